@@ -1,0 +1,1 @@
+"""Client stubs of Octavo: octavo.gateway.v1, octavo.worker.v1 and octavo.kv.v1."""

@@ -1,0 +1,1 @@
+"""Stubs of the gateway contract, version 1."""

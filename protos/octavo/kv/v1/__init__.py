@@ -1,0 +1,1 @@
+"""Stubs of the kv contract, version 1."""
