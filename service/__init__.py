@@ -1,1 +1,9 @@
-"""service."""
+"""What every service shares: start-up and drain, errors, TLS, settings, logs. It imports none of them.
+
+- ``errors``: domain errors and the one place where they become gRPC status codes
+- ``serving``: a gRPC server with health, reflection, signals and a drain
+- ``channels``: client channels with the same limits and keepalive
+- ``settings``: flag > environment > ``octavo.toml`` for a frozen dataclass, standard library only
+- ``logs``: JSON lines, or plain ones on a terminal
+- ``process``: the ready line and the parent-death signal
+"""

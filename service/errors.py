@@ -1,0 +1,174 @@
+"""Domain errors, and the one seam where they become gRPC status codes.
+
+A service raises ``ServiceError`` (or lets a library error through); ``ErrorInterceptor`` turns it into a canonical code
+with ``google.rpc`` details: ``ErrorInfo`` always, ``BadRequest`` for named fields, ``RetryInfo`` when waiting helps.
+"""
+
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+DOMAIN = "octavo"
+DETAILS_KEY = "grpc-status-details-bin"
+
+logger = logging.getLogger(__name__)
+
+
+class ServiceError(Exception):
+    """An error with a canonical code.
+
+    Args:
+        code: the gRPC status code.
+        message: one line for people.
+        reason: an UPPER_SNAKE word for programs (``ErrorInfo.reason``).
+        fields: what was wrong with which field of the request (``BadRequest``).
+        metadata: facts for programs, such as the expected step (``ErrorInfo.metadata``).
+        retry_seconds: when trying again makes sense (``RetryInfo``).
+    """
+
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        message: str,
+        *,
+        reason: str,
+        fields: Mapping[str, str] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        retry_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.reason = reason
+        self.fields = dict(fields or {})
+        self.metadata = dict(metadata or {})
+        self.retry_seconds = retry_seconds
+
+    def to_status(self) -> status_pb2.Status:
+        """The error as ``google.rpc.Status`` with its details."""
+        details: list[Any] = [
+            error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=self.metadata),
+        ]
+        if self.fields:
+            violations = [
+                error_details_pb2.BadRequest.FieldViolation(field=field, description=description)
+                for field, description in self.fields.items()
+            ]
+            details.append(error_details_pb2.BadRequest(field_violations=violations))
+        if self.retry_seconds is not None:
+            delay = duration_pb2.Duration()
+            delay.FromMilliseconds(int(self.retry_seconds * 1000))
+            details.append(error_details_pb2.RetryInfo(retry_delay=delay))
+        status = status_pb2.Status(code=self.code.value[0], message=self.message)
+        for detail in details:
+            packed = any_pb2.Any()
+            packed.Pack(detail)
+            status.details.append(packed)
+        return status
+
+
+def invalid_argument(field: str, description: str, *, reason: str = "INVALID_FIELD") -> ServiceError:
+    """INVALID_ARGUMENT for one field; ``description`` says what was found and what is allowed."""
+    message = f"{field}: {description}"
+    return ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason=reason, fields={field: description})
+
+
+def status_of(error: grpc.RpcError) -> status_pb2.Status | None:
+    """The ``google.rpc.Status`` inside a client-side error, if the server sent one."""
+    metadata = getattr(error, "trailing_metadata", lambda: None)() or ()
+    for key, value in metadata:
+        if key == DETAILS_KEY:
+            return status_pb2.Status.FromString(value)
+    return None
+
+
+def error_info_of(error: grpc.RpcError) -> error_details_pb2.ErrorInfo | None:
+    """The ``ErrorInfo`` inside a client-side error, if the server sent one."""
+    for detail in getattr(status_of(error), "details", ()):
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info):
+            return info
+    return None
+
+
+async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceError) -> NoReturn:
+    """End a call with a domain error."""
+    trailing = ((DETAILS_KEY, error.to_status().SerializeToString()),)
+    await context.abort(error.code, error.message, trailing)
+
+
+Behaviour = Callable[[Any, Any], Any]
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Turns what a servicer raises into a status. Cancellation and ``context.abort`` pass through untouched."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any] | None"]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        handler: Any = await continuation(handler_call_details)
+        # gRPC's own services (health, reflection) report their errors themselves.
+        if handler is None or handler_call_details.method.startswith("/grpc."):
+            return handler  # type: ignore[no-any-return]
+        method = handler_call_details.method
+        kinds = {
+            (False, False): (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
+            (False, True): (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
+            (True, False): (handler.stream_unary, grpc.stream_unary_rpc_method_handler),
+            (True, True): (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
+        }
+        behaviour, make_handler = kinds[handler.request_streaming, handler.response_streaming]
+        wrap = _wrap_stream if handler.response_streaming else _wrap_unary
+        return make_handler(
+            wrap(behaviour, method),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _wrap_unary(behaviour: Behaviour, method: str) -> Behaviour:
+    async def call(request: Any, context: Any) -> Any:
+        async with _seam(context, method):
+            return await behaviour(request, context)
+
+    return call
+
+
+def _wrap_stream(behaviour: Behaviour, method: str) -> Behaviour:
+    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+        async with _seam(context, method):
+            responses = behaviour(request, context)
+            if not inspect.isasyncgen(responses):
+                raise TypeError(f"{method} must be an async generator")
+            # Closing it here, not at garbage collection, is what frees a stream's resources when its client leaves.
+            async with contextlib.aclosing(responses):
+                async for response in responses:
+                    yield response
+
+    return call
+
+
+@contextlib.asynccontextmanager
+async def _seam(context: Any, method: str) -> AsyncIterator[None]:
+    try:
+        yield
+    except ServiceError as error:
+        logger.info("%s: %s: %s", method, error.code.name, error.message)
+        await abort(context, error)
+    except grpc.aio.AbortError:
+        raise
+    except Exception:
+        logger.exception("%s failed", method)
+        await abort(
+            context,
+            ServiceError(grpc.StatusCode.INTERNAL, f"{method} failed; see the log of the service", reason="INTERNAL"),
+        )

@@ -1,0 +1,117 @@
+"""A gRPC server with health, reflection, signals and a drain, the same for all three services."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Sequence
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from service.channels import MAX_MESSAGE_BYTES, MIN_PING_INTERVAL_MS, TlsFiles
+from service.errors import ErrorInterceptor
+
+logger = logging.getLogger(__name__)
+
+SERVER_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.http2.min_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Two servers on one port would each get half of the calls; the second one must fail instead.
+    ("grpc.so_reuseport", 0),
+]
+
+
+class Server:
+    """A gRPC server that is not ready until told so.
+
+    Args:
+        services: full names of the services added by ``register``, for reflection and health.
+        register: adds the servicers to the given ``grpc.aio.Server``.
+        tls: serve TLS, mutual when ``tls.ca`` is set; None serves plain text.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[str],
+        register: Callable[[grpc.aio.Server], None],
+        tls: TlsFiles | None = None,
+    ) -> None:
+        self._services = ("", *services)
+        self._tls = tls
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        self._ready = False
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        register(self._server)
+        reflection.enable_server_reflection(
+            [*services, health.SERVICE_NAME, reflection.SERVICE_NAME],
+            self._server,
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether health answers SERVING."""
+        return self._ready
+
+    async def start(self, listen: str) -> str:
+        """Listen on ``host:port`` (port 0 picks one) and return the address in use.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        await self.set_ready(False)
+        host = listen.rpartition(":")[0]
+        try:
+            if self._tls is None:
+                port = self._server.add_insecure_port(listen)
+            else:
+                port = self._server.add_secure_port(listen, self._tls.server_credentials())
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {listen}: {error}") from error
+        await self._server.start()
+        return f"{host}:{port}"
+
+    async def set_ready(self, ready: bool) -> None:
+        """Answer SERVING or NOT_SERVING, for the server as a whole and for each service."""
+        self._ready = ready
+        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in self._services:
+            await self._health.set(service, status)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Refuse new calls, let running ones finish for up to ``grace_seconds``, then cancel them."""
+        self._ready = False
+        # NOT_SERVING for good: a late set_ready(True) of a poller must not lift it.
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_seconds)
+
+
+async def until_signal() -> signal.Signals:
+    """Wait for SIGTERM or SIGINT. A second one ends the process at once with status 130."""
+    loop = asyncio.get_running_loop()
+    caught: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def on_signal(number: signal.Signals) -> None:
+        if caught.done():
+            logger.warning("second %s: leaving without a drain", number.name)
+            raise SystemExit(130)
+        caught.set_result(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    return await caught
+
+
+async def serve_until_signal(server: Server, grace_seconds: float) -> None:
+    """Serve until a signal, then drain: not ready at once, new calls UNAVAILABLE, running ones get ``grace_seconds``.
+
+    What still runs then is cancelled and ends with a terminal status. What the service owns is the caller's to close
+    afterwards, since running calls need it until they end.
+    """
+    number = await until_signal()
+    logger.info("%s: draining for up to %g s", number.name, grace_seconds)
+    await server.stop(grace_seconds)

@@ -1,0 +1,138 @@
+"""Settings for a frozen dataclass: flag > environment > ``octavo.toml`` > default. Standard library only.
+
+    @dataclass(frozen=True, slots=True)
+    class Settings:
+        listen: str = setting("127.0.0.1:50052", "address to serve gRPC on, host:port")
+
+    settings = load(Settings, program="kv_manager", table="kv_manager", prefix="OCTAVO_KV_")
+
+A field ``max_pools`` is the flag ``--max-pools``, the variable ``OCTAVO_KV_MAX_POOLS`` and the key ``max_pools`` of the
+table ``[kv_manager]``. Types: str, int, float, bool, Path, and any of these or None.
+"""
+
+import argparse
+import dataclasses
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+CONFIG_VARIABLE = "OCTAVO_CONFIG"
+DEFAULT_CONFIG = "octavo.toml"
+
+Settings = TypeVar("Settings")
+
+
+class SettingsError(ValueError):
+    """A setting is unknown or has a wrong value; the message names it and where it came from."""
+
+
+def setting(default: Any, help_text: str) -> Any:
+    """A dataclass field with a help line."""
+    return dataclasses.field(default=default, metadata={"help": help_text})
+
+
+def read_table(path: Path | None, table: str, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The table of the configuration file: ``path``, else ``$OCTAVO_CONFIG``, else ``octavo.toml`` if it exists.
+
+    Raises:
+        SettingsError: a file that was asked for is missing, or the file is no TOML.
+    """
+    environ = os.environ if environ is None else environ
+    named = path or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
+    file = named or Path(DEFAULT_CONFIG)
+    if not file.is_file():
+        if named is not None:
+            raise SettingsError(f"configuration file {named} does not exist")
+        return {}
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{file}: {error}") from error
+    found = document.get(table, {})
+    if not isinstance(found, dict):
+        raise SettingsError(f"{file}: [{table}] must be a table")
+    return found
+
+
+def load(
+    kind: type[Settings],
+    *,
+    program: str,
+    table: str,
+    prefix: str,
+    arguments: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    description: str | None = None,
+) -> Settings:
+    """Read all sources; print usage and exit with status 2 when one is wrong, as command lines do."""
+    environ = os.environ if environ is None else environ
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
+    parser.add_argument("--config", type=Path, metavar="FILE", help=f"default: {DEFAULT_CONFIG} if it exists")
+    hints = typing.get_type_hints(kind)
+    for field in fields:
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            dest=field.name,
+            metavar=_base_type(hints[field.name]).__name__.upper(),
+            help=f"{field.metadata.get('help', '')} (default: {field.default}; ${prefix}{field.name.upper()})",
+        )
+    given = parser.parse_args(arguments)
+    try:
+        rows = read_table(given.config, table, environ)
+        unknown = sorted(set(rows) - {field.name for field in fields})
+        if unknown:
+            raise SettingsError(f"[{table}] has no setting named {', '.join(unknown)}")
+        values: dict[str, Any] = {}
+        for field in fields:
+            variable = f"{prefix}{field.name.upper()}"
+            if (flag := getattr(given, field.name)) is not None:
+                source, value = f"--{field.name.replace('_', '-')}", flag
+            elif variable in environ:
+                source, value = variable, environ[variable]
+            elif field.name in rows:
+                source, value = f"[{table}] {field.name}", rows[field.name]
+            else:
+                continue
+            values[field.name] = _convert(value, hints[field.name], source)
+        return kind(**values)
+    except (SettingsError, ValueError) as error:
+        parser.error(str(error))
+
+
+def _base_type(hint: Any) -> type[Any]:
+    if isinstance(hint, types.UnionType):
+        return next(part for part in typing.get_args(hint) if part is not type(None))  # type: ignore[no-any-return]
+    return hint  # type: ignore[no-any-return]
+
+
+def _convert(value: Any, hint: Any, source: str) -> Any:
+    kind = _base_type(hint)
+    if isinstance(value, str) and value == "" and kind is not hint:
+        return None
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        words = {
+            "true": True,
+            "1": True,
+            "yes": True,
+            "on": True,
+            "false": False,
+            "0": False,
+            "no": False,
+            "off": False,
+        }
+        if isinstance(value, str) and value.lower() in words:
+            return words[value.lower()]
+        raise SettingsError(f"{source}: {value!r} is no boolean (true or false)")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise SettingsError(f"{source}: {value!r} is no {kind.__name__}")
+    try:
+        return kind(value)
+    except (TypeError, ValueError):
+        raise SettingsError(f"{source}: {value!r} is no {kind.__name__}") from None
