@@ -1,1 +1,11 @@
-"""gateway."""
+"""Text in, text out: what clients touch. It owns no tensors and no blocks.
+
+- ``text``: tokenizer, chat template, incremental detokenizer, stop strings; pure
+- ``parameters``: the one table of request parameters, for every surface
+- ``prompts``: a prompt or a conversation becomes token ids that fit the model
+- ``streams``: worker tokens become pieces of text; pure
+- ``workers``: connections to workers, their health, and which one serves a request
+- ``generation``: one request on one worker, from its tokens to its pieces
+- ``servicer``: the gRPC surface
+- ``settings``, ``metrics``, ``app``: configuration, Prometheus, start and drain
+"""
