@@ -1,0 +1,78 @@
+"""``octavo chat``: a conversation in the terminal."""
+
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from cli.options import AddressOption
+
+HELP = "/reset forgets the conversation, /system TEXT sets the system message, /exit leaves; Ctrl-C stops an answer"
+
+
+def chat(
+    system: Annotated[str, typer.Option(help="system message [default: the model's own]")] = "",
+    max_tokens: Annotated[int | None, typer.Option(help="most tokens of an answer")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy [default: 1]")] = None,
+    top_p: Annotated[float | None, typer.Option(help="keep this much probability, in (0, 1]")] = None,
+    seed: Annotated[int | None, typer.Option(help="makes sampling repeatable")] = None,
+    model: Annotated[str, typer.Option(help="a served model's name [default: the only one]")] = "",
+    address: AddressOption = "",
+) -> None:
+    """Talk with a model. Answers stream; the conversation so far stays in the prefix cache."""
+    import grpc
+
+    from cli.calls import channel_to, explain
+    from cli.conversation import Conversation
+    from cli.options import gateway_address
+    from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+
+    options = gateway_pb2.GenerateOptions(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    with channel_to(address := gateway_address(address), "gateway") as channel:
+        stub = gateway_pb2_grpc.GatewayServiceStub(channel)
+        models = stub.ListModels(gateway_pb2.ListModelsRequest()).models
+        served = model or ", ".join(each.id for each in models) or "no model"
+        print(f"{served} at {address}\n{HELP}", file=sys.stderr)
+        conversation = Conversation(stub, options, model, system, write)
+
+        def turn(line: str) -> str:
+            try:
+                return conversation.turn(line)
+            except grpc.RpcError as error:
+                return f"octavo: {explain(error, address, 'gateway')}"
+
+        talk(turn, conversation.reset, conversation.set_system)
+
+
+def write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def talk(turn: Callable[[str], str], reset: Callable[[], None], set_system: Callable[[str], None]) -> None:
+    """Read lines until /exit or the end of input. Each line is a turn or a command."""
+    if sys.stdin.isatty():
+        import readline  # noqa: F401  gives input() its line editing and history
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "").strip()
+        except (EOFError, KeyboardInterrupt):
+            write("\n")
+            return
+        command, _, rest = line.partition(" ")
+        match command:
+            case "":
+                continue
+            case "/exit" | "/quit":
+                return
+            case "/reset":
+                reset()
+                print("forgotten", file=sys.stderr)
+            case "/system":
+                set_system(rest.strip())
+                print("set; the conversation starts anew", file=sys.stderr)
+            case _ if command.startswith("/"):
+                print(f"no command {command}: {HELP}", file=sys.stderr)
+            case _:
+                print(turn(line), file=sys.stderr)

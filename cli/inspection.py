@@ -1,0 +1,67 @@
+"""``octavo inspect``: a KV manager's pools, tables and blocks, straight from the manager."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.failures import CliError
+from cli.options import ManagerOption
+
+if TYPE_CHECKING:
+    from octavo.kv.v1 import inspect_pb2
+
+
+def inspect(
+    pool: Annotated[str, typer.Option(help="pool's name [default: the only one]")] = "",
+    seq: Annotated[int | None, typer.Option(help="show this sequence's block table")] = None,
+    blocks: Annotated[bool, typer.Option("--blocks", help="draw every block of the pool")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
+    address: ManagerOption = "",
+) -> None:
+    """Show a pool: blocks by state, live sequences, one sequence's table, and whether everything adds up.
+
+    Exit status 1 when an invariant is broken.
+    """
+    from google.protobuf.json_format import MessageToDict
+    from google.protobuf.message import Message
+    from rich.console import Console
+
+    from cli import pool_views
+    from cli.calls import channel_to
+    from cli.options import manager_address
+    from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
+
+    with channel_to(address := manager_address(address), "KV manager") as channel:
+        stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
+        name = pool or _only_pool(stub.ListPools(inspect_pb2.ListPoolsRequest()), address)
+        answers: dict[str, Message] = {"pool": stub.InspectPool(inspect_pb2.InspectPoolRequest(pool=name))}
+        if seq is not None:
+            answers["sequence"] = stub.InspectSequence(inspect_pb2.InspectSequenceRequest(pool=name, seq=seq))
+        if blocks:
+            answers["blocks"] = pool_views.all_blocks(stub, name)
+        verdict = stub.CheckIntegrity(inspect_pb2.CheckIntegrityRequest(pool=name))
+        answers["integrity"] = verdict
+    if as_json:
+        rows = {
+            key: MessageToDict(answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+            for key, answer in answers.items()
+        }
+        print(json.dumps(rows))
+    else:
+        console = Console(highlight=False)
+        for answer in answers.values():
+            console.print(pool_views.view(answer))
+    if verdict.violations:
+        raise SystemExit(1)
+
+
+def _only_pool(listed: "inspect_pb2.ListPoolsResponse", address: str) -> str:
+    names = [summary.header.pool for summary in listed.pools]
+    match names:
+        case [name]:
+            return name
+        case []:
+            raise CliError(f"the KV manager at {address} has no pool: no model worker is attached")
+        case _:
+            raise CliError(f"which pool? --pool {' or '.join(names)}")

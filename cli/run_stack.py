@@ -1,0 +1,153 @@
+"""Starts the processes of a local Octavo in order, says how to call them, and ends them together."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from cli import stack
+from cli.failures import CliError
+from cli.log_lines import LogLine, LogPrinter
+from cli.supervisor import ChildDied, Interrupted, Supervisor
+
+# Off a terminal nothing spins; a line this often says that a wait goes on.
+QUIET_TICK_SECONDS = 5
+ENDPOINTS = (stack.GATEWAY, stack.WORKER, stack.WORKER_METRICS, stack.MANAGER, stack.MANAGER_METRICS)
+
+
+def run_stack(options: stack.StackOptions, grace_seconds: float, *, in_process: bool) -> None:
+    """Start all, say how to call, and wait for Ctrl-C or the first death.
+
+    Raises:
+        CliError: a port is taken, or a child died; the message ends with the child's last lines.
+        SystemExit: 130 after a second Ctrl-C.
+    """
+    addresses = {endpoint: stack.listen_address(endpoint, options) for endpoint in ENDPOINTS}
+    stack.check_free(addresses)
+    console = Console(stderr=True, highlight=False)
+    supervisor = Supervisor(LogPrinter(console), grace_seconds)
+    try:
+        with supervisor:
+            started = _start(supervisor, options, addresses, Progress(console), in_process=in_process)
+            _announce(console, started)
+            supervisor.wait()
+    except Interrupted:
+        console.print("[red]killed[/red]" if supervisor.killed else "everything is drained", style="dim")
+    except ChildDied as death:
+        lines = [f"\n  {LogLine.parse(line).render(death.name).plain}" for line in death.last_lines]
+        raise CliError(f"{death}; its last lines:{''.join(lines) or ' none'}") from death
+    if supervisor.killed:
+        raise SystemExit(130)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Addresses in use, as the ready lines told them."""
+
+    gateway: str
+    worker: str
+    manager: str
+    model: str
+
+
+def _start(
+    supervisor: Supervisor,
+    options: stack.StackOptions,
+    addresses: dict[stack.Endpoint, str],
+    progress: "Progress",
+    *,
+    in_process: bool,
+) -> Started:
+    """Manager, worker, gateway: each is told of the one before. Returns once the gateway's health is SERVING."""
+    manager_ready: dict[str, Any] = {}
+    if in_process:
+        supervisor.start("model_worker", stack.embedded_command(options, addresses))
+    else:
+        supervisor.start("kv_manager", stack.manager_command(options, addresses))
+        with progress.shown("the KV manager starts") as tick:
+            manager_ready = supervisor.wait_ready("kv_manager", tick)
+        supervisor.start("model_worker", stack.worker_command(options, addresses, str(manager_ready["grpc"])))
+    # With a known address the gateway starts while the model loads, and answers callers that it is not ready yet.
+    early = stack.is_fixed(addresses[stack.WORKER])
+    if early:
+        supervisor.start("gateway", stack.gateway_command(options, addresses, [addresses[stack.WORKER]]))
+    with progress.shown("the model loads") as tick:
+        worker_ready = supervisor.wait_ready("model_worker", tick)
+    worker = str(worker_ready["grpc"])
+    if not early:
+        supervisor.start("gateway", stack.gateway_command(options, addresses, [worker]))
+    with progress.shown("the gateway connects") as tick:
+        gateway = str(supervisor.wait_ready("gateway", tick)["grpc"])
+        # The parent uses gRPC only from here on: every child is started, nothing forks after gRPC has threads.
+        supervisor.wait_until(lambda: _await_serving(gateway), tick)
+    manager = str(manager_ready.get("grpc") or worker_ready.get("manager", ""))
+    return Started(gateway, worker, manager, str(worker_ready.get("model", "")))
+
+
+def _await_serving(address: str) -> None:
+    """Return once grpc.health.v1 answers SERVING; the watch is pushed, nothing polls."""
+    import grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    from service.channels import open_channel
+
+    with open_channel(address) as channel, contextlib.suppress(grpc.RpcError):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+        for answer in watch:
+            if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                watch.cancel()
+                return
+    # The gateway left; its exit says why.
+
+
+def _announce(console: Console, started: Started) -> None:
+    """How to call it: for people on a terminal, one JSON line on stdout for programs otherwise."""
+    if not sys.stdout.isatty():
+        fields = {"gateway": started.gateway, "worker": started.worker, "manager": started.manager}
+        print(json.dumps({"event": "ready", "service": "octavo", "model": started.model, **fields}), flush=True)
+    host, _, port = started.gateway.rpartition(":")
+    address = "" if (host, port) == ("127.0.0.1", str(stack.GATEWAY.default_port)) else f" --address {started.gateway}"
+    manager = "" if started.manager.endswith(f":{stack.MANAGER.default_port}") else f" --address {started.manager}"
+    request = json.dumps({"prompt": "Once upon a time", "options": {"max_tokens": 32}})
+    console.print(
+        f"""
+[bold green]Octavo serves {escape(started.model)} at {started.gateway}[/bold green]
+
+  octavo generate "Once upon a time"{address}
+  octavo chat{address}
+  octavo inspect{manager}
+  grpcurl -plaintext -d '{escape(request)}' {started.gateway} octavo.gateway.v1.GatewayService/Generate
+
+Ctrl-C drains everything, a second one kills.
+""",
+        soft_wrap=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Says that a wait goes on: a spinner on a terminal, a line now and then elsewhere."""
+
+    console: Console
+    printed: dict[str, int] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def shown(self, title: str) -> Iterator[Callable[[float], None]]:
+        """Yields the tick to call with the seconds gone by."""
+        if self.console.is_terminal:
+            with self.console.status(title) as status:
+                yield lambda elapsed: status.update(f"{title}: {elapsed:.0f} s")
+            return
+
+        def tick(elapsed: float) -> None:
+            quiet = int(elapsed) // QUIET_TICK_SECONDS
+            if quiet > self.printed.get(title, 0):
+                self.printed[title] = quiet
+                self.console.print(f"{title}: {elapsed:.0f} s", soft_wrap=True)
+
+        yield tick
