@@ -1,1 +1,1 @@
-"""model_worker."""
+"""The model worker: weights, the device pool, the batch scheduler and the forward passes of one model replica."""

@@ -1,0 +1,141 @@
+"""The Llama family's forward pass on the paged pool, in plain torch with fused projections."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from kernels import RaggedBatch, paged_attention, write_kv
+from model_worker.model.config import ModelConfig
+from model_worker.model.rope import inverse_frequencies, rotate, rotation_at
+
+ReadTensor = Callable[[str], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaLayer:
+    """Weights of one layer; matrices are [out, in]."""
+
+    attention_norm: torch.Tensor
+    qkv: torch.Tensor
+    """[(heads + 2 * kv_heads) * head_dim, hidden]: rows of q, then k, then v."""
+    qkv_bias: torch.Tensor | None
+    attention_out: torch.Tensor
+    attention_out_bias: torch.Tensor | None
+    ffn_norm: torch.Tensor
+    gate_up: torch.Tensor
+    """[2 * ffn, hidden]: rows of gate, then up."""
+    gate_up_bias: torch.Tensor | None
+    down: torch.Tensor
+    down_bias: torch.Tensor | None
+
+
+class LlamaModel:
+    """A Llama with its weights in one dtype on one device. The KV pool belongs to the caller."""
+
+    def __init__(self, config: ModelConfig, read: ReadTensor, dtype: torch.dtype, device: torch.device) -> None:
+        """Reads every tensor of `tensor_shapes(config)` once, by name, in the order of the layers."""
+        self.config = config
+        self.dtype = dtype
+        self.device = device
+
+        def load(*names: str) -> torch.Tensor:
+            return _stacked(read, names, dtype, device)
+
+        def load_bias(present: bool, *names: str) -> torch.Tensor | None:
+            return load(*names) if present else None
+
+        self._embedding = load("model.embed_tokens.weight")
+        self._layers = []
+        for index in range(config.num_layers):
+            attention, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
+            layer = LlamaLayer(
+                attention_norm=load(f"model.layers.{index}.input_layernorm.weight"),
+                qkv=load(*(f"{attention}.{part}_proj.weight" for part in "qkv")),
+                qkv_bias=load_bias(config.attention_bias, *(f"{attention}.{part}_proj.bias" for part in "qkv")),
+                attention_out=load(f"{attention}.o_proj.weight"),
+                attention_out_bias=load_bias(config.attention_bias, f"{attention}.o_proj.bias"),
+                ffn_norm=load(f"model.layers.{index}.post_attention_layernorm.weight"),
+                gate_up=load(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
+                gate_up_bias=load_bias(config.mlp_bias, f"{mlp}.gate_proj.bias", f"{mlp}.up_proj.bias"),
+                down=load(f"{mlp}.down_proj.weight"),
+                down_bias=load_bias(config.mlp_bias, f"{mlp}.down_proj.bias"),
+            )
+            self._layers.append(layer)
+        self._norm = load("model.norm.weight")
+        self._output = self._embedding if config.tied_embeddings else load("lm_head.weight")
+        self._frequencies = inverse_frequencies(config.rope, config.head_dim).to(device)
+
+    @staticmethod
+    def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        """Every tensor of a checkpoint of this family, by its Hugging Face name."""
+        hidden, ffn = config.hidden_size, config.ffn_size
+        q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        matrices = {
+            "self_attn.q_proj": (q, hidden),
+            "self_attn.k_proj": (kv, hidden),
+            "self_attn.v_proj": (kv, hidden),
+            "self_attn.o_proj": (hidden, q),
+            "mlp.gate_proj": (ffn, hidden),
+            "mlp.up_proj": (ffn, hidden),
+            "mlp.down_proj": (hidden, ffn),
+        }
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
+        for index in range(config.num_layers):
+            prefix = f"model.layers.{index}"
+            for name, shape in matrices.items():
+                shapes[f"{prefix}.{name}.weight"] = shape
+                if config.attention_bias if name.startswith("self_attn") else config.mlp_bias:
+                    shapes[f"{prefix}.{name}.bias"] = shape[:1]
+            shapes[f"{prefix}.input_layernorm.weight"] = (hidden,)
+            shapes[f"{prefix}.post_attention_layernorm.weight"] = (hidden,)
+        shapes["model.norm.weight"] = (hidden,)
+        if not config.tied_embeddings:
+            shapes["lm_head.weight"] = (config.vocab_size, hidden)
+        return shapes
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        batch: RaggedBatch,
+        pool: torch.Tensor,
+        logits_at: torch.Tensor,
+    ) -> torch.Tensor:
+        """One step: writes the K and V of its tokens into the pool and returns logits.
+
+        token_ids, positions, slots  int64 [tokens], in the order of the batch
+        batch      the sequences the tokens belong to
+        pool       [num_blocks + 1, num_layers, 2, kv_heads, block_size, head_dim], in the model's dtype
+        logits_at  int64 [rows], the tokens of the step whose logits are wanted
+        returns    float32 [rows, vocab]
+        """
+        config = self.config
+        tokens, heads, scale = token_ids.shape[0], config.num_heads, config.head_dim**-0.5
+        rotation = rotation_at(positions, self._frequencies, self.dtype)
+        hidden = functional.embedding(token_ids, self._embedding)
+        for index, layer in enumerate(self._layers):
+            normed = self._rms_norm(hidden, layer.attention_norm)
+            qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(tokens, -1, config.head_dim)
+            query_and_key = rotate(qkv[:, : heads + config.num_kv_heads], rotation)
+            write_kv(pool, index, query_and_key[:, heads:], qkv[:, heads + config.num_kv_heads :], slots)
+            attended = paged_attention(query_and_key[:, :heads], pool, index, batch, scale=scale)
+            hidden += functional.linear(attended.view(tokens, -1), layer.attention_out, layer.attention_out_bias)
+
+            normed = self._rms_norm(hidden, layer.ffn_norm)
+            gate, up = functional.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
+            hidden += functional.linear(functional.silu(gate).mul_(up), layer.down, layer.down_bias)
+        last = self._rms_norm(hidden.index_select(0, logits_at), self._norm)
+        return functional.linear(last, self._output).float()
+
+    def _rms_norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(hidden, weight.shape, weight, self.config.rms_eps)
+
+
+def _stacked(read: ReadTensor, names: Sequence[str], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The named tensors one above the other."""
+    parts = [read(name).to(device=device, dtype=dtype) for name in names]
+    return torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
