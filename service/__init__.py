@@ -4,6 +4,7 @@
 - ``serving``: a gRPC server with health, reflection, signals and a drain
 - ``channels``: client channels with the same limits and keepalive
 - ``settings``: flag > environment > ``octavo.toml`` for a frozen dataclass, standard library only
+- ``model_settings``: the same for a pydantic model; not imported by the KV manager, which stays small without it
 - ``logs``: JSON lines, or plain ones on a terminal
 - ``process``: the ready line and the parent-death signal
 """

@@ -71,7 +71,9 @@ def load(
     """Read all sources; print usage and exit with status 2 when one is wrong, as command lines do."""
     environ = os.environ if environ is None else environ
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {program}", usage=f"python -m {program} [options]", description=description
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help=f"default: {DEFAULT_CONFIG} if it exists")
     hints = typing.get_type_hints(kind)
     for field in fields:

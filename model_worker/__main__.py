@@ -1,0 +1,20 @@
+"""python -m model_worker"""
+
+import os
+import sys
+
+# Spinning OpenMP threads starve the services that share the machine; read when torch loads its OpenMP library.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from model_worker import settings
+
+
+def main() -> int:
+    chosen = settings.load()  # wrong flags are answered before torch is imported
+    from model_worker import app
+
+    return app.run(chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,325 @@
+"""Start-up and shutdown of the worker process: settings in, a serving worker out."""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+import torch
+
+from kernels import PoolShape, allocate_pool
+from model_worker.engine.engine import Engine
+from model_worker.engine.manager_client import GrpcManagerClient, ManagerClient
+from model_worker.engine.runner import ModelRunner
+from model_worker.engine.scheduler import Limits
+from model_worker.metrics import serve_metrics
+from model_worker.model.config import ModelConfig
+from model_worker.model.errors import ModelLoadError
+from model_worker.model.loader import DTYPES, LoadedModel, load_model, read_config
+from model_worker.requests import ModelLimits, RequestReader
+from model_worker.servicer import Worker, WorkerServicer
+from model_worker.settings import WorkerSettings
+from model_worker.streams import StreamTable
+from model_worker.tokenizer_files import tokenizer_files
+from octavo.kv.v1 import attach_pb2, common_pb2
+from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
+from service import logs
+from service.process import announce_ready, follow_parent
+from service.serving import Server, until_signal
+
+logger = logging.getLogger(__name__)
+
+SERVICE = "octavo.worker.v1.WorkerService"
+GIB = 1024**3
+
+
+class StartError(Exception):
+    """The worker cannot start; one line that says why and what to change."""
+
+
+def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit status.
+
+    Args:
+        settings: as from ``settings.load``.
+        manager: the way to the KV manager; None connects to ``settings.manager`` over gRPC.
+    """
+    follow_parent()
+    logs.set_up("model_worker", settings.log_level)
+    try:
+        _refuse_foreign_kernels()
+        plan = plan_memory(settings)
+        client = manager or GrpcManagerClient(settings.manager, settings.manager_tls, settings.lease_patience)
+        return asyncio.run(_serve(settings, plan, client))
+    except (StartError, ModelLoadError, OSError) as error:
+        logger.error("%s", error)
+        return 1
+
+
+def _refuse_foreign_kernels() -> None:
+    """The PyPI distribution ``kernels`` installs a package of the same name as ours, over it or under it."""
+    try:
+        version = importlib.metadata.version("kernels")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    raise StartError(
+        f"the distribution 'kernels' {version} is installed and shadows Octavo's own package of that name: "
+        "run `pip uninstall kernels` and install octavo again"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What is loaded where, decided before anything is."""
+
+    config: ModelConfig
+    shape: PoolShape
+    device: torch.device
+    dtype: torch.dtype
+    dtype_name: str
+    max_context: int
+
+
+def plan_memory(settings: WorkerSettings) -> MemoryPlan:
+    """Size the pool from the model's configuration alone.
+
+    Raises:
+        StartError: not even one block fits, or the device does not exist.
+        ModelLoadError: the model cannot be read.
+    """
+    config = read_config(settings.model)
+    device = _device(settings.device)
+    name = settings.dtype
+    if name == "auto":
+        name = "bfloat16" if device.type == "cuda" else "float32"
+    dtype = DTYPES[name]
+
+    def shape(num_blocks: int) -> PoolShape:
+        return PoolShape(
+            num_blocks, config.num_layers, config.num_kv_heads, settings.block_size, config.head_dim, dtype
+        )
+
+    block_bytes = shape(1).block_bytes
+    if settings.num_blocks is not None:
+        num_blocks = settings.num_blocks
+        available = f"--num-blocks {num_blocks}"
+    else:
+        memory = int(settings.kv_memory_gib * GIB) if settings.kv_memory_gib else _free_memory(device)
+        num_blocks = memory // block_bytes - 1  # the null block takes one
+        available = f"{memory} bytes (--kv-memory-gib)"
+    if num_blocks < 1:
+        raise StartError(
+            f"no room for KV blocks: needed {2 * block_bytes} bytes for the null block and one block of "
+            f"{settings.block_size} tokens, available {available}"
+        )
+    if settings.max_sequences > settings.max_batch_tokens:
+        raise StartError(
+            f"--max-sequences {settings.max_sequences} exceeds --max-batch-tokens {settings.max_batch_tokens}: "
+            "every running sequence takes at least one token of a step"
+        )
+    max_context = min(settings.max_context or config.max_context, config.max_context, num_blocks * settings.block_size)
+    if max_context < 2:
+        raise StartError(f"a context of {max_context} token has no room for a prompt and an answer: raise --num-blocks")
+    return MemoryPlan(config, shape(num_blocks), device, dtype, name, max_context)
+
+
+def _device(wanted: str) -> torch.device:
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise StartError(f"--device {wanted}: {str(error).splitlines()[0]}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise StartError(f"--device {wanted}: torch {torch.__version__} sees no CUDA device")
+    return device
+
+
+def _free_memory(device: torch.device) -> int:
+    """Bytes for KV blocks when nobody said how many."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * 0.85)
+    return GIB
+
+
+async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClient) -> int:
+    """The port is open from the first moment, not ready; readiness follows the model and the manager."""
+    loop = asyncio.get_running_loop()
+    worker = Worker(secrets.token_hex(8), settings.max_queued, StreamTable(loop), state="loading the model")
+    server = Server(
+        [SERVICE],
+        lambda grpc_server: worker_pb2_grpc.add_WorkerServiceServicer_to_server(WorkerServicer(worker), grpc_server),
+        settings.server_tls,
+    )
+    address = await server.start(settings.listen)
+    stopping = asyncio.create_task(until_signal())
+    starting = asyncio.create_task(_start(settings, plan, client, worker, Readiness(worker, server, address, settings)))
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            failing = asyncio.create_task(starting.result().wait())
+            await asyncio.wait([failing, stopping], return_when=asyncio.FIRST_COMPLETED)
+            failing.cancel()
+        failed = not stopping.done()
+        if not failed:
+            logger.info("%s: draining for up to %g s", stopping.result().name, settings.grace_seconds)
+    finally:
+        starting.cancel()
+        stopping.cancel()
+    await server.stop(0 if failed else settings.grace_seconds)
+    if worker.engine is None:
+        client.close()
+    else:
+        await asyncio.to_thread(worker.engine.stop)
+    return 1 if failed else 0
+
+
+async def _start(
+    settings: WorkerSettings, plan: MemoryPlan, client: ManagerClient, worker: Worker, readiness: "Readiness"
+) -> asyncio.Event:
+    """Load the model and start the engine. Returns an event that is set when the engine has failed."""
+    loop = asyncio.get_running_loop()
+    failed = asyncio.Event()
+    worker.tokenizer = await _in_thread(lambda: tokenizer_files(settings.model))
+    loaded, pool = await _in_thread(lambda: _load(settings, plan))
+    worker.model = _describe(settings, plan, loaded, worker.worker_id)
+    limits = ModelLimits(plan.config.vocab_size, plan.max_context, frozenset(plan.config.eos_token_ids))
+    worker.reader = RequestReader(limits)
+    worker.state = f"attaching pool {settings.pool!r} to the KV manager at {settings.manager}"
+    worker.engine = Engine(
+        spec=attach_pb2.PoolSpec(
+            pool=settings.pool,
+            worker_id=worker.worker_id,
+            num_blocks=plan.shape.num_blocks,
+            block_size=plan.shape.block_size,
+            block_bytes=plan.shape.block_bytes,
+            model_fingerprint=loaded.fingerprint,
+            watermark_blocks=settings.watermark,
+            reuse_regime=common_pb2.REUSE_REGIME_ORDERED,
+        ),
+        limits=Limits(
+            num_blocks=plan.shape.num_blocks,
+            block_size=plan.shape.block_size,
+            max_batch_tokens=settings.max_batch_tokens,
+            max_sequences=settings.max_sequences,
+            watermark_blocks=settings.watermark,
+        ),
+        runner=ModelRunner(loaded.model, pool, plan.shape.block_size),
+        manager=client,
+        emit=worker.streams.deliver,
+        on_ready=lambda ready, state: readiness.report(loop, ready, state),
+        on_failure=lambda: loop.call_soon_threadsafe(failed.set),
+    )
+    if settings.metrics:
+        readiness.metrics = serve_metrics(settings.metrics, worker.engine)
+    worker.engine.start()
+    return failed
+
+
+class Readiness:
+    """Carries the engine's state to health and to the ready line."""
+
+    def __init__(self, worker: Worker, server: Server, address: str, settings: WorkerSettings) -> None:
+        self._worker = worker
+        self._server = server
+        self._address = address
+        self._settings = settings
+        self._announced = False
+        self.metrics: str | None = None
+
+    def report(self, loop: asyncio.AbstractEventLoop, ready: bool, state: str) -> None:
+        """Called by the engine's thread."""
+        asyncio.run_coroutine_threadsafe(self._set(ready, state), loop)
+
+    async def _set(self, ready: bool, state: str) -> None:
+        self._worker.ready, self._worker.state = ready, state
+        await self._server.set_ready(ready)
+        if ready and not self._announced:
+            self._announced = True
+            name = self._worker.model.model if self._worker.model else ""
+            announce_ready("model_worker", self._address, metrics=self.metrics, model=name)
+
+
+Result = TypeVar("Result")
+
+
+async def _in_thread(function: Callable[[], Result]) -> Result:
+    """Run in a daemon thread, which a stop need not wait for, unlike a thread of the default executor."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: Exception | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast(Result, result))
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = function()
+        except Exception as caught:
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await done
+
+
+def _load(settings: WorkerSettings, plan: MemoryPlan) -> tuple[LoadedModel, torch.Tensor]:
+    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    shown = -1.0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown
+        fraction = done / max(total, 1)
+        if fraction - shown >= 0.05 or fraction == 1.0:
+            shown = fraction
+            logger.info("loading the model: %d %%", round(fraction * 100), extra={"progress": round(fraction, 3)})
+
+    loaded = load_model(settings.model, plan.dtype, plan.device, progress)
+    pool = allocate_pool(plan.shape, plan.device)
+    logger.info(
+        "pool: %d blocks of %d tokens, %d bytes each, %.2f GiB",
+        plan.shape.num_blocks,
+        plan.shape.block_size,
+        plan.shape.block_bytes,
+        plan.shape.pool_bytes / GIB,
+    )
+    return loaded, pool
+
+
+def _describe(
+    settings: WorkerSettings, plan: MemoryPlan, loaded: LoadedModel, worker_id: str
+) -> worker_pb2.GetModelResponse:
+    config = plan.config
+    description = worker_pb2.GetModelResponse(
+        header=worker_pb2.ResponseHeader(worker_id=worker_id),
+        model=settings.served_name or settings.model.resolve().name,
+        architecture=config.architecture,
+        model_fingerprint=loaded.fingerprint,
+        vocab_size=config.vocab_size,
+        max_context=plan.max_context,
+        eos_token_ids=config.eos_token_ids,
+        dtype=plan.dtype_name,
+        kv_dtype=plan.dtype_name,
+        device=str(plan.device),
+        pool=settings.pool,
+        block_size=plan.shape.block_size,
+        num_blocks=plan.shape.num_blocks,
+        block_bytes=plan.shape.block_bytes,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_sequences=settings.max_sequences,
+    )
+    if config.bos_token_id is not None:
+        description.bos_token_id = config.bos_token_id
+    return description

@@ -1,0 +1,246 @@
+"""The engine: one thread that owns the device, the scheduler and the way to the manager.
+
+Each turn of the loop, with step k launched and step k+1 to come (design 4, rule 7):
+
+    take arrivals and aborts -> plan k+1, send it -> run step k, emit its tokens -> receive the answer, launch k+1
+
+so that the manager works while the device does. The rest of the process talks to it through two queues.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from model_worker.engine.manager_client import ManagerClient, ManagerLost, ManagerRefused
+from model_worker.engine.runner import ModelRunner
+from model_worker.engine.scheduler import Batch, ContractError, Ended, Limits, Scheduler
+from model_worker.engine.sequence import Phase, Sequence
+from model_worker.engine.statistics import Statistics
+from octavo.kv.v1 import attach_pb2
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.2
+WAITING_POLL_SECONDS = 0.005  # rule 11
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a step brought for one sequence.
+
+    Attributes:
+        tokens: new token ids.
+        ended: set when the sequence ended.
+        step: the step that brought it.
+    """
+
+    sequence: Sequence
+    tokens: tuple[int, ...]
+    ended: Ended | None
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    sequence: Sequence
+
+
+@dataclass(slots=True)
+class Engine:
+    """Runs generations until stopped.
+
+    Args:
+        spec: the pool to attach; its ``step`` is filled in at each attach.
+        emit: takes the progress of a step; called from the engine's thread, must not block.
+        on_ready: told True when the pool is attached and False when the manager is lost, with one line; same thread.
+        on_failure: told when the thread ends by an error nothing can be done about; same thread.
+    """
+
+    spec: attach_pb2.PoolSpec
+    limits: Limits
+    runner: ModelRunner
+    manager: ManagerClient
+    emit: Callable[[list[Progress]], None]
+    on_ready: Callable[[bool, str], object]
+    on_failure: Callable[[], object]
+    statistics: Statistics = field(default_factory=Statistics)
+    _inbox: "queue.SimpleQueue[Sequence | _Abort | None]" = field(default_factory=queue.SimpleQueue)
+    _scheduler: Scheduler = field(init=False)
+    _thread: threading.Thread = field(init=False)
+    _launched: Batch | None = None
+    _lease_seconds: float = 10.0
+    _stopping: bool = False
+    _attached: bool = False
+    _last_loss: str = ""
+
+    def __post_init__(self) -> None:
+        self._scheduler = Scheduler(self.limits, self.statistics, time.monotonic)
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    # --- called from other threads ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread; ``on_ready`` says when it has attached its pool."""
+        self._thread.start()
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a new sequence."""
+        sequence.timeline.arrived = time.monotonic()
+        self._inbox.put(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """End a sequence; its end is emitted unless it ended before."""
+        self._inbox.put(_Abort(sequence))
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """End the thread, give the pool up and close the way to the manager."""
+        self._inbox.put(None)
+        self._thread.join(timeout)
+
+    @property
+    def waiting_requests(self) -> int:
+        """Sequences without a table."""
+        return len(self._scheduler.waiting)
+
+    @property
+    def running_requests(self) -> int:
+        """Sequences with a table."""
+        return len(self._scheduler.running)
+
+    @property
+    def epoch(self) -> int:
+        """The pool's epoch, 0 before the first attach."""
+        return self._scheduler.epoch
+
+    @property
+    def step(self) -> int:
+        """The last step answered."""
+        return self._scheduler.step
+
+    # --- the engine's thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                try:
+                    self._attach()
+                    while not self._stopping:
+                        self._turn()
+                except ManagerLost as error:
+                    self._lose(f"lost the KV manager: {error}")
+                except ManagerRefused as error:
+                    self._lose(f"the KV manager refused: {error}")
+                except ContractError as error:
+                    logger.error("the KV manager broke the contract: %s", error)
+                    self._lose(f"the KV manager broke the contract: {error}")
+                self._take(RETRY_SECONDS)
+        except BaseException as error:
+            logger.exception("the engine failed")
+            self.on_ready(False, f"the engine failed: {error}")
+            self.on_failure()
+        finally:
+            self._leave()
+
+    def _attach(self) -> None:
+        # A pool attached anew has no digests and no sequences: everybody is admitted again with the tokens known so
+        # far, so streams go on where they stood.
+        self.spec.step = 0
+        answer = self.manager.attach([attach_pb2.AttachRequest(pool=self.spec)])
+        if self._scheduler.epoch:
+            self.statistics.reattaches += 1
+        self._lease_seconds = answer.lease_ms / 1000
+        self._launched = None
+        self._scheduler.attach(self.spec.pool, answer.header.epoch, answer.header.step, answer.stats)
+        self._attached, self._last_loss = True, ""
+        logger.info(
+            "pool %s attached: epoch %d, %d blocks", self.spec.pool, answer.header.epoch, answer.stats.num_blocks
+        )
+        self.on_ready(True, "attached")
+
+    def _lose(self, message: str) -> None:
+        if self._attached:
+            logger.warning("%s; %d sequences start over", message, self.running_requests)
+            self._attached = False
+            self.on_ready(False, message)
+        elif message != self._last_loss:
+            logger.warning("%s; trying again", message)
+            self.on_ready(False, message)
+        self._last_loss = message
+        self._launched = None
+        self._scheduler.lose_tables()
+
+    def _leave(self) -> None:
+        ended = [
+            Ended(one, "the worker stopped") for one in self._scheduler.waiting + list(self._scheduler.running.values())
+        ]
+        self.emit([Progress(one.sequence, (), one, self._scheduler.step) for one in ended])
+        try:
+            if self._attached:
+                self.manager.detach(attach_pb2.DetachRequest(pool=self.spec.pool, epoch=self._scheduler.epoch))
+        except (ManagerLost, ManagerRefused) as error:
+            logger.info("the pool was not given up: %s", error)
+        self.manager.close()
+
+    def _turn(self) -> None:
+        self._take(0.0 if self._launched is not None or self._scheduler.busy else self._idle_seconds())
+        if self._stopping:
+            return
+        self.manager.send(self._scheduler.plan())
+        if self._launched is not None:
+            self._execute(self._launched)
+            self._launched = None
+        began = time.monotonic()
+        response = self.manager.receive()
+        self.statistics.manager_wait_seconds += time.monotonic() - began
+        batch, ended = self._scheduler.launch(response)
+        if ended:
+            self.emit([Progress(one.sequence, (), one, batch.step) for one in ended])
+        if batch.rows or batch.copies:
+            self._launched = batch
+        else:
+            self._scheduler.finish(batch, {})  # an empty step completes at once
+
+    def _idle_seconds(self) -> float:
+        """How long the manager may go without a step (rule 11)."""
+        return WAITING_POLL_SECONDS if self._scheduler.waiting else self._lease_seconds / 3
+
+    def _execute(self, batch: Batch) -> None:
+        began = time.monotonic()
+        try:
+            tokens = self.runner.run(batch)
+        except Exception as error:
+            logger.exception("step %d failed", batch.step)
+            ended = self._scheduler.fail(batch, f"step {batch.step} failed: {error}")
+            self.emit([Progress(one.sequence, (), one, batch.step) for one in ended])
+            raise ManagerLost(f"step {batch.step} failed on the device, attaching a fresh pool") from error
+        self.statistics.step_seconds += time.monotonic() - began
+        ended_by = {one.sequence.arrival: one for one in self._scheduler.finish(batch, tokens)}
+        progress = []
+        for row in batch.rows:
+            token = tokens.get(row.sequence.seq)
+            end = ended_by.get(row.sequence.arrival)
+            if token is not None and (end is not None or row.sequence.phase is not Phase.ENDED):
+                progress.append(Progress(row.sequence, (token,), end, batch.step))
+        if progress:
+            self.emit(progress)
+
+    def _take(self, wait_seconds: float) -> None:
+        """Take all arrivals and aborts, waiting for the first one if there is nothing else to do."""
+        ended = []
+        try:
+            item = self._inbox.get(timeout=wait_seconds) if wait_seconds > 0 else self._inbox.get_nowait()
+            while True:
+                if item is None:
+                    self._stopping = True
+                elif isinstance(item, Sequence):
+                    self._scheduler.add(item)
+                elif self._scheduler.abort(item.sequence):
+                    ended.append(Progress(item.sequence, (), Ended(item.sequence), self._scheduler.step))
+                item = self._inbox.get_nowait()
+        except queue.Empty:
+            pass
+        if ended:
+            self.emit(ended)

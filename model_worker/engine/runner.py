@@ -1,0 +1,101 @@
+"""A batch through the model and the sampler. The only part of the engine that touches tensors."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kernels import RaggedBatch, copy_blocks
+from model_worker.engine.scheduler import Batch, Row
+from model_worker.sampling.sampler import sample
+
+
+class PagedModel(Protocol):
+    """A causal language model whose KV cache is the paged pool."""
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        batch: RaggedBatch,
+        pool: Tensor,
+        logits_at: Tensor,
+    ) -> Tensor:
+        """Logits ``[rows, vocab]`` float32 of the tokens at ``logits_at``.
+
+        Args:
+            token_ids: int64 ``[tokens]``.
+            positions: int64 ``[tokens]``.
+            slots: int64 ``[tokens]``, where each token's K and V are written.
+            batch: lengths and block tables.
+            pool: ``[num_blocks + 1, layers, 2, kv_heads, block_size, head_dim]``, written in place.
+            logits_at: int64 ``[rows]``, indexes into ``tokens``.
+        """
+        ...
+
+
+class ModelRunner:
+    """Runs batches on one device, in order."""
+
+    def __init__(self, model: PagedModel, pool: Tensor, block_size: int) -> None:
+        self._model = model
+        self._pool = pool
+        self._block_size = block_size
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> dict[int, int]:
+        """Copies, then one forward pass, then sampling.
+
+        Returns:
+            The sampled token by sequence id, for the rows that sample.
+        """
+        if batch.copies:
+            sources, destinations = zip(*batch.copies, strict=True)
+            copy_blocks(self._pool, sources, destinations)
+        if not batch.rows:
+            return {}
+        device = self._pool.device
+        ids: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        logits_at: list[int] = []
+        for row in batch.rows:
+            ids += row.sequence.tokens[row.start : row.end]
+            positions += range(row.start, row.end)
+            slots += self._slots(row)
+            if row.samples:
+                logits_at.append(len(ids) - 1)
+        ragged = RaggedBatch.of(
+            [row.end - row.start for row in batch.rows],
+            [row.end for row in batch.rows],
+            [row.sequence.table for row in batch.rows],
+            device,
+        )
+        logits = self._model.forward(
+            torch.tensor(ids, device=device),
+            torch.tensor(positions, device=device),
+            torch.tensor(slots, device=device),
+            ragged,
+            self._pool,
+            torch.tensor(logits_at, dtype=torch.int64, device=device),
+        )
+        sampled = [row.sequence for row in batch.rows if row.samples]
+        if not sampled:
+            return {}
+        tokens = sample(
+            logits,
+            [one.sampling for one in sampled],
+            [len(one.tokens) for one in sampled],
+            [tuple(one.stop.token_ids) if one.generated < one.stop.min_tokens else () for one in sampled],
+        )
+        return {one.seq: token for one, token in zip(sampled, tokens, strict=True)}
+
+    def _slots(self, row: Row) -> list[int]:
+        """Where each position's K and V go; below the write floor they go to the null block (design 3.2)."""
+        size, table = self._block_size, row.sequence.table
+        floor = row.sequence.hit_blocks * size
+        return [
+            table[position // size] * size + position % size if position >= floor else position % size
+            for position in range(row.start, row.end)
+        ]

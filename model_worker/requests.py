@@ -1,0 +1,140 @@
+"""From a ``GenerateRequest`` to a sequence: every bad field is named in one error, before anything is queued."""
+
+import itertools
+import math
+import secrets
+from dataclasses import dataclass, field
+
+import grpc
+
+from model_worker.engine.sequence import Sequence
+from model_worker.sampling.params import SamplingParams, StopConditions
+from octavo.worker.v1 import worker_pb2
+from service.errors import ServiceError
+
+MAX_ID_BYTES = 128
+
+# Fields of the contract that this version does not serve yet, by message.
+UNSUPPORTED_REQUEST = ("best_of", "beam_search", "logprobs", "prompt_logprobs")
+UNSUPPORTED_SAMPLING = ("typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "grammar")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a request may ask of this worker.
+
+    Attributes:
+        vocab_size: bounds token ids.
+        max_context: most tokens of prompt and output together; the pool's capacity bounds it too.
+        eos_token_ids: end a sample unless it ignores them.
+    """
+
+    vocab_size: int
+    max_context: int
+    eos_token_ids: frozenset[int]
+
+
+@dataclass(slots=True)
+class RequestReader:
+    """Validates requests and makes sequences of them."""
+
+    limits: ModelLimits
+    _arrivals: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    def read(self, request: worker_pb2.GenerateRequest) -> Sequence:
+        """The sequence a request asks for.
+
+        Raises:
+            ServiceError: INVALID_ARGUMENT naming every bad field.
+        """
+        problems: dict[str, str] = {}
+        self._check_prompt(request, problems)
+        self._check_unsupported(request, problems)
+        for name in ("request_id", "tenant", "salt", "adapter"):
+            if len(getattr(request, name).encode()) > MAX_ID_BYTES:
+                problems[name] = f"longer than {MAX_ID_BYTES} bytes"
+        resumed = self._resumed_tokens(request, problems)
+        sampling = self._sampling(request, problems)
+        stop = self._stop(request, problems)
+        max_tokens = request.stop.max_tokens if request.stop.HasField("max_tokens") else self.limits.max_context
+        if max_tokens < 1:
+            problems["stop.max_tokens"] = "0, must be at least 1"
+        elif len(resumed) >= max_tokens:
+            problems["resume.samples"] = f"{len(resumed)} tokens so far, but max_tokens is {max_tokens}"
+        if problems:
+            message = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+            raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason="INVALID_REQUEST", fields=problems)
+        prompt = list(request.token_ids)
+        return Sequence(
+            request_id=request.request_id or secrets.token_hex(8),
+            tokens=prompt + resumed,
+            prompt_length=len(prompt),
+            limit=min(len(prompt) + max_tokens, self.limits.max_context),
+            sampling=sampling,
+            stop=stop,
+            arrival=next(self._arrivals),
+            priority=request.priority,
+            tenant=request.tenant,
+            salt=request.salt,
+            adapter=request.adapter,
+        )
+
+    def _check_prompt(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> None:
+        count = len(request.token_ids)
+        if count == 0:
+            problems["token_ids"] = "empty, a prompt has at least one token"
+        elif count + 1 > self.limits.max_context:
+            problems["token_ids"] = (
+                f"{count} tokens and one to generate exceed the context of {self.limits.max_context} tokens"
+            )
+        elif (largest := max(request.token_ids)) >= self.limits.vocab_size:
+            problems["token_ids"] = f"{largest} is outside the vocabulary of {self.limits.vocab_size}"
+
+    def _check_unsupported(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> None:
+        for name in UNSUPPORTED_REQUEST:
+            if request.HasField(name):
+                problems[name] = "not supported by this version"
+        for name in UNSUPPORTED_SAMPLING:
+            if request.sampling.HasField(name):
+                problems[f"sampling.{name}"] = "not supported by this version"
+        for name in ("logit_bias", "bad_words"):
+            if getattr(request.sampling, name):
+                problems[f"sampling.{name}"] = "not supported by this version"
+        if request.HasField("n") and request.n != 1:
+            problems["n"] = f"{request.n}, this version generates 1 sample per request"
+        if request.adapter:
+            problems["adapter"] = "this model has no adapters"
+
+    def _resumed_tokens(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> list[int]:
+        samples = request.resume.samples
+        if any(sample.index != 0 for sample in samples) or len(samples) > 1:
+            problems["resume.samples"] = "this version resumes sample 0 alone"
+        tokens = list(samples[0].token_ids) if samples else []
+        if tokens and max(tokens) >= self.limits.vocab_size:
+            problems["resume.samples"] = f"{max(tokens)} is outside the vocabulary of {self.limits.vocab_size}"
+        elif len(request.token_ids) + len(tokens) >= self.limits.max_context:
+            problems.setdefault("resume.samples", f"no room left in the context of {self.limits.max_context} tokens")
+        return tokens
+
+    def _sampling(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> SamplingParams:
+        wanted = request.sampling
+        temperature = wanted.temperature if wanted.HasField("temperature") else 1.0
+        if not math.isfinite(temperature) or temperature < 0:
+            problems["sampling.temperature"] = f"{temperature}, must be a finite number of at least 0"
+        top_p = wanted.top_p if wanted.HasField("top_p") else 1.0
+        if not 0 < top_p <= 1:
+            problems["sampling.top_p"] = f"{top_p}, must be above 0 and at most 1"
+        if not 0 <= wanted.min_p <= 1:
+            problems["sampling.min_p"] = f"{wanted.min_p}, must be between 0 and 1"
+        if request.HasField("resume"):
+            seed = request.resume.seed
+        else:
+            seed = wanted.seed if wanted.HasField("seed") else secrets.randbits(63)
+        return SamplingParams(temperature, wanted.top_k, top_p, wanted.min_p, seed)
+
+    def _stop(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> StopConditions:
+        wanted = request.stop
+        if any(token >= self.limits.vocab_size for token in wanted.stop_token_ids):
+            problems["stop.stop_token_ids"] = f"ids must be below the vocabulary of {self.limits.vocab_size}"
+        stops = frozenset(wanted.stop_token_ids) | (frozenset() if wanted.ignore_eos else self.limits.eos_token_ids)
+        return StopConditions(stops, wanted.min_tokens)

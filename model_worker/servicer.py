@@ -1,0 +1,204 @@
+"""The gRPC skin of the worker."""
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from model_worker.engine.engine import Engine, Progress
+from model_worker.engine.sequence import EndReason, Sequence
+from model_worker.requests import RequestReader
+from model_worker.streams import Stream, StreamTable
+from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
+from service.errors import ServiceError
+
+CHUNK_BYTES = 1 << 20
+
+FINISH_REASONS = {
+    EndReason.STOP: sampling_pb2.FINISH_REASON_STOP,
+    EndReason.LENGTH: sampling_pb2.FINISH_REASON_LENGTH,
+    EndReason.ABORTED: sampling_pb2.FINISH_REASON_ABORTED,
+}
+
+
+@dataclass(slots=True)
+class Worker:
+    """What the servicer serves; filled in while the worker starts.
+
+    Attributes:
+        worker_id: random identity of this process.
+        state: one line for people: what the worker is doing or waiting for.
+        ready: whether it takes requests.
+        draining: set by ``Drain``: no new requests for good.
+        tokenizer: the tokenizer files by name, for gateways without a shared folder.
+    """
+
+    worker_id: str
+    max_queued: int
+    streams: StreamTable
+    state: str = "starting"
+    ready: bool = False
+    draining: bool = False
+    model: worker_pb2.GetModelResponse | None = None
+    tokenizer: dict[str, bytes] | None = None
+    engine: Engine | None = None
+    reader: RequestReader | None = None
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """``WorkerService`` over one engine."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    async def Generate(
+        self, request: worker_pb2.GenerateRequest, context: Any
+    ) -> AsyncIterator[worker_pb2.GenerateResponse]:
+        worker = self._worker
+        if not worker.ready or worker.draining or worker.engine is None or worker.reader is None:
+            state = "draining" if worker.draining else worker.state
+            raise ServiceError(
+                grpc.StatusCode.UNAVAILABLE, f"worker not ready: {state}", reason="NOT_READY", retry_seconds=1.0
+            )
+        sequence = worker.reader.read(request)
+        if worker.engine.waiting_requests >= worker.max_queued:
+            raise ServiceError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{worker.max_queued} requests are queued already",
+                reason="QUEUE_FULL",
+                retry_seconds=1.0,
+            )
+        stream = worker.streams.open(sequence)
+        if stream is None:
+            raise ServiceError(
+                grpc.StatusCode.ALREADY_EXISTS,
+                f"request_id: {sequence.request_id!r} is in use",
+                reason="REQUEST_ID_IN_USE",
+            )
+        try:
+            worker.engine.submit(sequence)
+            async with contextlib.aclosing(self._responses(stream)) as responses:
+                async for response in responses:
+                    yield response
+        finally:
+            # However the call ends, the engine hears of it; for a sequence that ended this has no effect.
+            worker.engine.abort(sequence)
+            worker.streams.close(sequence)
+
+    async def _responses(self, stream: Stream) -> AsyncGenerator[worker_pb2.GenerateResponse, None]:
+        sequence = stream.sequence
+        first = True
+        while True:
+            taken = await stream.get()
+            last = taken[-1]
+            response = worker_pb2.GenerateResponse(
+                header=self._header(sequence.request_id, last.step),
+                token_ids=[token for progress in taken for token in progress.tokens],
+            )
+            if first:
+                first = False
+                response.started.seed = sequence.sampling.seed
+                response.started.prompt_tokens = sequence.prompt_length
+                response.started.cached_tokens = sequence.timeline.cached_tokens
+            if last.ended is None:
+                yield response
+                continue
+            response.finished.CopyFrom(finished(last))
+            yield response
+            return
+
+    async def Abort(self, request: worker_pb2.AbortRequest, context: Any) -> worker_pb2.AbortResponse:
+        stream = self._worker.streams.find(request.request_id)
+        if stream is not None and self._worker.engine is not None:
+            self._worker.engine.abort(stream.sequence)
+        return worker_pb2.AbortResponse(header=self._header(request.request_id), found=stream is not None)
+
+    async def GetModel(self, request: worker_pb2.GetModelRequest, context: Any) -> worker_pb2.GetModelResponse:
+        if self._worker.model is None:
+            raise self._still_starting()
+        return self._worker.model
+
+    async def GetTokenizer(
+        self, request: worker_pb2.GetTokenizerRequest, context: Any
+    ) -> AsyncIterator[worker_pb2.GetTokenizerResponse]:
+        if self._worker.tokenizer is None:
+            raise self._still_starting()
+        for name, data in self._worker.tokenizer.items():
+            for start in range(0, max(len(data), 1), CHUNK_BYTES):
+                yield worker_pb2.GetTokenizerResponse(name=name, size=len(data), data=data[start : start + CHUNK_BYTES])
+
+    async def GetStats(self, request: worker_pb2.GetStatsRequest, context: Any) -> worker_pb2.GetStatsResponse:
+        worker = self._worker
+        response = worker_pb2.GetStatsResponse(header=self._header(), ready=worker.ready, state=worker.state)
+        if worker.engine is None:
+            return response
+        response.waiting_requests = worker.engine.waiting_requests
+        response.running_requests = worker.engine.running_requests
+        response.epoch = worker.engine.epoch
+        response.num_blocks = worker.engine.limits.num_blocks
+        statistics = worker.engine.statistics
+        for name in statistics.__slots__:
+            setattr(response, name, getattr(statistics, name))
+        return response
+
+    async def Drain(self, request: worker_pb2.DrainRequest, context: Any) -> worker_pb2.DrainResponse:
+        self._worker.draining = True
+        return worker_pb2.DrainResponse(header=self._header(), live_requests=len(self._worker.streams))
+
+    def _header(self, request_id: str = "", step: int | None = None) -> worker_pb2.ResponseHeader:
+        engine = self._worker.engine
+        if step is None:
+            step = engine.step if engine else 0
+        return worker_pb2.ResponseHeader(worker_id=self._worker.worker_id, request_id=request_id, step=step)
+
+    def _still_starting(self) -> ServiceError:
+        return ServiceError(
+            grpc.StatusCode.UNAVAILABLE, f"worker {self._worker.state}", reason="NOT_READY", retry_seconds=1.0
+        )
+
+
+def finished(progress: Progress) -> worker_pb2.Finished:
+    """The end of a sample.
+
+    Raises:
+        ServiceError: it ended by an error.
+    """
+    sequence, ended = progress.sequence, progress.ended
+    assert ended is not None
+    reason = sequence.end_reason
+    if reason is EndReason.REJECTED:
+        raise ServiceError(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"token_ids: {ended.message}",
+            reason="NEVER_FITS",
+            fields={"token_ids": ended.message},
+        )
+    if reason is EndReason.FAILED or reason is None:
+        message = ended.message or "the worker is going away"
+        code = grpc.StatusCode.INTERNAL if reason else grpc.StatusCode.UNAVAILABLE
+        raise ServiceError(code, message, reason="STEP_FAILED" if reason else "SHUTTING_DOWN")
+    result = worker_pb2.Finished(reason=FINISH_REASONS[reason], stats=request_stats(sequence))
+    if reason is EndReason.STOP:
+        result.stop_token_id = sequence.tokens[-1]
+    return result
+
+
+def request_stats(sequence: Sequence) -> worker_pb2.RequestStats:
+    """What a sequence went through, as a message."""
+    line = sequence.timeline
+    return worker_pb2.RequestStats(
+        prompt_tokens=sequence.prompt_length,
+        cached_tokens=line.cached_tokens,
+        completion_tokens=sequence.generated,
+        prefill_chunks=line.prefill_chunks,
+        steps=line.steps,
+        max_batch=line.max_batch,
+        mixed_steps=line.mixed_steps,
+        refusals=line.refusals,
+        recomputes=line.recomputes,
+        queue_seconds=max(0.0, line.first_step - line.arrived),
+        first_token_seconds=max(0.0, line.first_token - line.arrived),
+        total_seconds=max(0.0, line.ended - line.arrived),
+    )

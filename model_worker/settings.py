@@ -1,0 +1,69 @@
+"""The worker's settings: flag > environment > ``octavo.toml`` ``[worker]`` > default."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from service import model_settings
+from service.channels import TlsFiles
+
+
+class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"):
+    """Run one model on a pool of KV blocks managed by a KV manager."""
+
+    model: Annotated[Path, Field(description="model folder (safetensors) or GGUF file")]
+    served_name: Annotated[str, Field(description="name clients use; empty: the folder's name")] = ""
+    listen: Annotated[str, Field(description="address to serve gRPC on, host:port")] = "127.0.0.1:50051"
+    metrics: Annotated[str, Field(description="address of the Prometheus page; empty: none")] = "127.0.0.1:9101"
+    manager: Annotated[str, Field(description="the KV manager's address, host:port")] = "127.0.0.1:50052"
+    pool: Annotated[str, Field(min_length=1, max_length=256, description="the pool's name at the manager")] = "default"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Field(description="type of weights and KV; auto: float32 on CPU, bfloat16 on CUDA"),
+    ] = "auto"
+    device: Annotated[str, Field(description="auto, cpu, cuda or cuda:N")] = "auto"
+    block_size: Annotated[int, Field(ge=1, le=256, description="tokens per KV block")] = 16
+    num_blocks: Annotated[int | None, Field(description="blocks in the pool; absent: as many as the memory holds")] = (
+        None
+    )
+    kv_memory_gib: Annotated[
+        float | None, Field(gt=0, description="memory for KV blocks; absent: 1 on CPU, 85 % of what is free on CUDA")
+    ] = None
+    watermark: Annotated[int, Field(ge=0, description="blocks kept free by admissions while others run")] = 0
+    max_context: Annotated[int | None, Field(ge=2, description="most tokens per request; absent: the model's")] = None
+    max_batch_tokens: Annotated[int, Field(ge=1, description="token budget of a step")] = 512
+    max_sequences: Annotated[int, Field(ge=1, description="most sequences with KV blocks")] = 32
+    max_queued: Annotated[int, Field(ge=1, description="most requests in the queue")] = 1024
+    threads: Annotated[int | None, Field(ge=1, description="CPU threads of the model; absent: one per core")] = None
+    lease_patience: Annotated[
+        float, Field(gt=0, description="seconds a broken stream to the manager is tried again")
+    ] = 2.0
+    grace_seconds: Annotated[float, Field(ge=0, description="seconds running requests get at SIGTERM")] = 30.0
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severe log")] = "info"
+    tls_certificate: Annotated[Path | None, Field(description="serve TLS: PEM certificate")] = None
+    tls_key: Annotated[Path | None, Field(description="serve TLS: PEM key")] = None
+    tls_client_ca: Annotated[Path | None, Field(description="demand client certificates signed by this CA")] = None
+    manager_ca: Annotated[Path | None, Field(description="reach the manager by TLS, verified by this CA")] = None
+    manager_certificate: Annotated[Path | None, Field(description="client certificate for the manager")] = None
+    manager_key: Annotated[Path | None, Field(description="client key for the manager")] = None
+
+    @property
+    def server_tls(self) -> TlsFiles | None:
+        """TLS of the own server, None for plain text."""
+        if self.tls_certificate is None:
+            return None
+        return TlsFiles(self.tls_client_ca, self.tls_certificate, self.tls_key)
+
+    @property
+    def manager_tls(self) -> TlsFiles | None:
+        """TLS towards the manager, None for plain text."""
+        if self.manager_ca is None:
+            return None
+        return TlsFiles(self.manager_ca, self.manager_certificate, self.manager_key)
+
+
+def load(arguments: Sequence[str] | None = None) -> WorkerSettings:
+    """Read all sources; print what is wrong and exit with status 2 when something is."""
+    return model_settings.load(WorkerSettings, program="model_worker", table="worker", arguments=arguments)
