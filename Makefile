@@ -1,0 +1,68 @@
+# Run `make help` for what there is. pip's own variables (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL, ...) reach it as they are.
+PYTHON ?= $(shell python3.11 -c 'print("python3.11")' 2>/dev/null || echo python3)
+VENV ?= .venv
+CONSTRAINTS ?= constraints/dev.txt
+MODEL ?= models/smollm2
+SERVE ?=
+BUF ?= npx --yes @bufbuild/buf@1.75.0
+BASELINE := protos/released/v1.binpb
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.octavo-installed
+# What the demo model's folder was made from; written last.
+FETCHED := $(MODEL)/octavo-model.json
+
+# Waiting OpenMP threads sleep: spinning ones starve the services that share the cores.
+export OMP_WAIT_POLICY ?= passive
+
+.DEFAULT_GOAL := help
+.PHONY: help env model serve check lint test soak protos protos-lint protos-baseline clean
+
+help: ## show this
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+
+$(INSTALLED): pyproject.toml $(wildcard constraints/*.txt)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c $(CONSTRAINTS) -e '.[dev]'
+	@touch $@
+
+env: $(INSTALLED) ## make the environment in .venv
+
+$(FETCHED): | $(INSTALLED)
+	$(BIN)/octavo models fetch smollm2 --to $(MODEL)
+
+model: $(FETCHED) ## fetch the demo model
+
+serve: $(INSTALLED) $(FETCHED) ## serve the demo model; flags: make serve SERVE="--port 50060"
+	@echo 'Once it is ready, in another terminal: $(BIN)/octavo generate "Once upon a time"'
+	@$(BIN)/octavo serve --model $(MODEL) $(SERVE)
+
+lint: $(INSTALLED) # ruff, types, who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint ## quick checks: lint, types, imports, unit and property tests
+	$(BIN)/pytest -q -m 'unit or property'
+
+test: lint $(FETCHED) protos-lint ## everything but long runs, GPU and containers
+	$(BIN)/pytest -m 'not soak and not gpu and not compose'
+
+soak: $(INSTALLED) $(FETCHED) ## long runs
+	$(BIN)/pytest -m soak
+
+protos: $(INSTALLED) ## generate the Python stubs from protos/
+	$(BIN)/python protos/generate.py
+
+protos-lint: ## lint the protos; breaking changes against the baseline are reported
+	$(BUF) lint
+	@if [ -f $(BASELINE) ]; then $(BUF) breaking --against $(BASELINE) || echo 'breaking changes, reported only'; fi
+
+protos-baseline: ## cut the baseline that breaking changes are measured against
+	@mkdir -p $(dir $(BASELINE))
+	$(BUF) build -o $(BASELINE)
+
+clean: ## remove caches and builds; the environment and models stay
+	rm -rf build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
