@@ -1,0 +1,75 @@
+"""``python -m kv_manager``: serve the KV manager until SIGTERM."""
+
+import asyncio
+import gc
+import logging
+import secrets
+import sys
+import time
+
+from kv_manager.clock import follow_leases
+from kv_manager.core.manager import Manager
+from kv_manager.metrics import ManagerCollector, MetricsServer, StepTimes
+from kv_manager.servicer import KvManagerServicer
+from kv_manager.settings import PREFIX, PROGRAM, Settings
+from octavo.kv.v1 import kv_manager_pb2_grpc
+from service import logs
+from service.process import announce_ready, follow_parent
+from service.serving import Server, serve_until_signal
+from service.settings import load
+
+SERVICE = "octavo.kv.v1.KvManagerService"
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Read the settings, serve, drain; returns the exit status."""
+    settings = load(
+        Settings,
+        program=PROGRAM,
+        table=PROGRAM,
+        prefix=PREFIX,
+        description="Serves block pools to model workers. It never sees a tensor or a text.",
+    )
+    logs.set_up(PROGRAM, settings.log_level)
+    follow_parent()
+    try:
+        asyncio.run(_serve(settings))
+    except (OSError, ValueError) as error:
+        logger.error("%s", error)
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    # Epochs grow across restarts because the clock does; a manager gives far fewer than one per millisecond.
+    manager = Manager(
+        manager_id=secrets.token_hex(8),
+        first_epoch=time.time_ns() // 1_000_000,
+        lease_ms=int(settings.lease_seconds * 1000),
+        max_blocks=settings.max_pool_blocks,
+    )
+    step_times = StepTimes()
+    servicer = KvManagerServicer(manager, step_times)
+    server = Server(
+        [SERVICE],
+        lambda grpc_server: kv_manager_pb2_grpc.add_KvManagerServiceServicer_to_server(servicer, grpc_server),
+        settings.tls(),
+    )
+    address = await server.start(settings.listen)
+    metrics_server = MetricsServer(ManagerCollector(manager, step_times))
+    metrics = await metrics_server.start(settings.metrics) if settings.metrics else None
+    clock = asyncio.create_task(follow_leases(manager))
+    # What start-up allocated lives as long as the process; the collector need not walk it again.
+    gc.collect()
+    gc.freeze()
+    await server.set_ready(True)
+    announce_ready(PROGRAM, address, metrics=metrics)
+    await serve_until_signal(server, settings.grace_seconds)
+    clock.cancel()
+    await metrics_server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

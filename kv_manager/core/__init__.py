@@ -1,0 +1,11 @@
+"""The deterministic core: ``apply(state, request) -> response`` with no clock, no I/O and no randomness.
+
+- ``manager``: pools by name, epochs, and every call of the service as a method
+- ``pool``: one pool's state and the order of a step (design 3.5, rule 3)
+- ``validation``: whole-request validation before anything changes (rule 2)
+- ``admission``, ``growth``, ``forks``: how admits, advances and forks are served
+- ``block_pool``, ``prefix_index``, ``prefix``: blocks, who holds which digest, and how digests are made
+- ``sequence``: what is remembered of a sequence
+- ``integrity``, ``views``: the invariants, and what people see
+- ``errors``: refusals, by name
+"""

@@ -1,0 +1,286 @@
+"""The blocks of one pool: free list, reference counts, digests, fences.
+
+Block states (I1: every block but the null block is in exactly one):
+
+    free        no digest, grantable: the stack of returned blocks, then the ids never granted yet
+    cached      a digest, grantable, hittable until granted: a queue, oldest first
+    referenced  named by ref_count table entries
+    fenced      no reference, but a step that must complete first may still use it
+
+    grant order   | returned, last in first out | never granted, ascending | cached, first in first out |
+"""
+
+from array import array
+from collections.abc import Iterator
+
+from kv_manager.core.prefix_index import PrefixIndex
+
+NULL_BLOCK = 0
+"""Never granted, hashed or counted; padding rows and writes below the write floor go there."""
+
+
+class BlockPool:
+    """Blocks ``1..num_blocks`` with O(1) take, return, hit and removal from the middle.
+
+    Arrays instead of objects: 28 bytes per free block. ``_next`` links the stack of free blocks and, with
+    ``_previous``, the ring of cached ones, whose sentinel is the null block. Ids above ``_high_water`` were never
+    granted and lie in no list, so a pool of ten million blocks starts without filling one.
+
+    Attributes:
+        ref_count: table entries that name the block.
+        digest: the prefix digest the block holds, or None.
+        fence: the step that must have completed before the block may be granted; also kept while it is referenced,
+            since it counts again when the last reference goes.
+        unconfirmed: blocks whose digest was made visible by a step that has not completed, and that step, oldest first.
+    """
+
+    __slots__ = (
+        "_buckets",
+        "_cached",
+        "_fenced",
+        "_high_water",
+        "_next",
+        "_previous",
+        "_returned",
+        "_top",
+        "completed_step",
+        "digest",
+        "evicted_blocks",
+        "fence",
+        "granted_blocks",
+        "index",
+        "num_blocks",
+        "ref_count",
+        "unconfirmed",
+    )
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._next = array("i", [0]) * (num_blocks + 1)
+        self._previous = array("i", [0]) * (num_blocks + 1)
+        self.ref_count = array("i", [0]) * (num_blocks + 1)
+        self.fence = array("q", [0]) * (num_blocks + 1)
+        self.digest: list[bytes | None] = [None] * (num_blocks + 1)
+        self.index = PrefixIndex()
+        self.unconfirmed: dict[int, int] = {}
+        self.completed_step = 0
+        self.granted_blocks = 0
+        self.evicted_blocks = 0
+        self._high_water = 0
+        self._top = NULL_BLOCK
+        self._returned = 0
+        self._cached = 0
+        self._fenced = 0
+        self._buckets: dict[int, dict[int, None]] = {}
+
+    # --- counts
+
+    @property
+    def free_blocks(self) -> int:
+        """Grantable blocks without a digest."""
+        return self._returned + self.num_blocks - self._high_water
+
+    @property
+    def cached_blocks(self) -> int:
+        """Grantable blocks with a digest."""
+        return self._cached
+
+    @property
+    def fenced_blocks(self) -> int:
+        """Blocks nobody references and nobody may be granted yet."""
+        return self._fenced
+
+    @property
+    def referenced_blocks(self) -> int:
+        """Blocks named by at least one table."""
+        return self._high_water - self._returned - self._cached - self._fenced
+
+    @property
+    def available(self) -> int:
+        """Blocks that can be taken now."""
+        return self._returned + self.num_blocks - self._high_water + self._cached
+
+    # --- references
+
+    def take(self) -> int:
+        """Grant one block with a reference count of 1. The caller has made sure that one is available."""
+        block = self._top
+        if block:
+            self._top = self._next[block]
+            self._returned -= 1
+        elif self._high_water < self.num_blocks:
+            self._high_water = block = self._high_water + 1
+        else:
+            block = self._next[NULL_BLOCK]
+            assert block != NULL_BLOCK, "a block was taken from an empty pool: capacity was miscounted"
+            self._unlink(block)
+            self._forget(block)
+            self.evicted_blocks += 1
+        self.ref_count[block] = 1
+        self.granted_blocks += 1
+        return block
+
+    def share(self, block: int) -> None:
+        """One more table names a referenced block."""
+        self.ref_count[block] += 1
+
+    def hit(self, block: int) -> None:
+        """A table names an indexed block, whatever its state."""
+        count = self.ref_count[block]
+        if count == 0:
+            if self.fence[block] > self.completed_step:
+                self._leave_fence(block)
+            else:
+                self._unlink(block)
+        self.ref_count[block] = count + 1
+
+    def drop(self, block: int, fence: int) -> None:
+        """One table names ``block`` no longer; without a reference left it may be granted once ``fence`` has completed.
+
+        An indexed block does not leave the fence before one that entered earlier, so that a prefix outlives what
+        follows it (I6).
+        """
+        count = self.ref_count[block] - 1
+        self.ref_count[block] = count
+        if count:
+            return
+        fence = max(fence, self.fence[block])
+        if self._buckets and self.digest[block] is not None:
+            fence = max(fence, max(self._buckets))
+        if fence > self.completed_step:
+            self.fence[block] = fence
+            self._buckets.setdefault(fence, {})[block] = None
+            self._fenced += 1
+        else:
+            self._give_back(block)
+
+    def drop_table(self, table: list[int], fence: int) -> None:
+        """Drop a whole table, its tail first: a prefix outlives what follows it. Null entries are skipped."""
+        for block in reversed(table):
+            if block:
+                self.drop(block, fence)
+
+    def pin(self, block: int, step: int) -> None:
+        """``step`` reads or writes ``block``: once unreferenced it waits for that step. A pin is no reference."""
+        self.fence[block] = max(self.fence[block], step)
+
+    def in_free_list(self, block: int) -> bool:
+        """Whether a hit on ``block`` would take it out of the free list."""
+        return self.ref_count[block] == 0 and self.fence[block] <= self.completed_step
+
+    # --- digests
+
+    def publish(self, block: int, digest: bytes, step: int) -> None:
+        """``step`` fills ``block``: its digest can be hit from now on. A block that has a digest keeps it."""
+        if self.digest[block] is None:
+            self.digest[block] = digest
+            self.index.add(digest, block)
+            self.unconfirmed[block] = step
+
+    def first_holder(self, digest: bytes) -> int:
+        """The block a hit on ``digest`` takes, 0 for none."""
+        return self.index.first(digest)
+
+    def confirmed(self, digest: bytes) -> bool:
+        """Whether a block holds ``digest`` and the step that filled it has completed."""
+        unconfirmed = self.unconfirmed
+        return any(block not in unconfirmed for block in self.index.holders(digest))
+
+    def clear_digests(self) -> int:
+        """Forget every digest and return how many blocks had one. Nothing may be referenced or fenced."""
+        cleared = self._cached
+        for block in list(self._ring()):
+            self._unlink(block)
+            self._forget(block)
+            self._push(block)
+        return cleared
+
+    # --- steps
+
+    def complete(self, step: int) -> None:
+        """All steps up to ``step`` have completed: their fences fall and their digests are there for everyone."""
+        self.completed_step = step
+        if self._buckets:
+            for fence in sorted(fence for fence in self._buckets if fence <= step):
+                for block in self._buckets.pop(fence):
+                    self._fenced -= 1
+                    self._give_back(block)
+        unconfirmed = self.unconfirmed
+        while unconfirmed:
+            block = next(iter(unconfirmed))
+            if unconfirmed[block] > step:
+                break
+            del unconfirmed[block]
+
+    # --- for checks and views
+
+    def grant_order(self) -> Iterator[int]:
+        """Every grantable block in the order in which ``take`` would grant them."""
+        yield from self._stack()
+        yield from range(self._high_water + 1, self.num_blocks + 1)
+        yield from self._ring()
+
+    def listed(self) -> tuple[list[int], list[int]]:
+        """The grantable blocks that were granted before: those without a digest and those with one, in grant order."""
+        return list(self._stack()), list(self._ring())
+
+    def fenced(self) -> Iterator[int]:
+        """Every fenced block."""
+        for fence in sorted(self._buckets):
+            yield from self._buckets[fence]
+
+    @property
+    def high_water(self) -> int:
+        """The greatest id ever granted; everything above is free."""
+        return self._high_water
+
+    # --- lists
+
+    def _stack(self) -> Iterator[int]:
+        block = self._top
+        while block:
+            yield block
+            block = self._next[block]
+
+    def _ring(self) -> Iterator[int]:
+        block = self._next[NULL_BLOCK]
+        while block:
+            yield block
+            block = self._next[block]
+
+    def _give_back(self, block: int) -> None:
+        if self.digest[block] is None:
+            self._push(block)
+        else:
+            last = self._previous[NULL_BLOCK]
+            self._next[last] = block
+            self._previous[block] = last
+            self._next[block] = NULL_BLOCK
+            self._previous[NULL_BLOCK] = block
+            self._cached += 1
+
+    def _push(self, block: int) -> None:
+        self._next[block] = self._top
+        self._top = block
+        self._returned += 1
+
+    def _unlink(self, block: int) -> None:
+        before, after = self._previous[block], self._next[block]
+        self._next[before] = after
+        self._previous[after] = before
+        self._cached -= 1
+
+    def _leave_fence(self, block: int) -> None:
+        fence = self.fence[block]
+        bucket = self._buckets[fence]
+        del bucket[block]
+        if not bucket:
+            del self._buckets[fence]
+        self._fenced -= 1
+
+    def _forget(self, block: int) -> None:
+        digest = self.digest[block]
+        if digest is not None:
+            self.digest[block] = None
+            self.index.remove(digest, block)
+            self.unconfirmed.pop(block, None)

@@ -1,0 +1,115 @@
+"""The invariants of a pool (design 7), checked from scratch, and a digest of its whole state."""
+
+from collections import Counter
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from kv_manager.core.block_pool import BlockPool
+
+if TYPE_CHECKING:
+    from kv_manager.core.pool import Pool
+
+
+def violations(pool: "Pool") -> list[str]:
+    """What is wrong, one line each; empty when everything adds up. Takes time in proportion to the pool."""
+    blocks = pool.blocks
+    return [*_check_states(blocks), *_check_references(pool), *_check_index(blocks), *_check_chains(pool)]
+
+
+def _check_states(blocks: BlockPool) -> list[str]:
+    """I1: every block is in exactly one state, and the counts agree; I5: what is grantable has passed its fence."""
+    found: list[str] = []
+    grantable, fenced = list(blocks.grant_order()), list(blocks.fenced())
+    referenced = [block for block in range(1, blocks.num_blocks + 1) if blocks.ref_count[block] > 0]
+    places = Counter([*grantable, *fenced, *referenced])
+    for block in range(1, blocks.num_blocks + 1):
+        if places[block] != 1:
+            found.append(f"I1: block {block} is in {places[block]} states")
+        if blocks.ref_count[block] < 0:
+            found.append(f"I2: block {block} has reference count {blocks.ref_count[block]}")
+    if set(places) - set(range(1, blocks.num_blocks + 1)):
+        found.append("I1: a list holds a block outside the pool")
+    cached = sum(blocks.digest[block] is not None for block in grantable)
+    counts = (
+        ("free", blocks.free_blocks, len(grantable) - cached),
+        ("cached", blocks.cached_blocks, cached),
+        ("fenced", blocks.fenced_blocks, len(fenced)),
+        ("referenced", blocks.referenced_blocks, len(referenced)),
+    )
+    found += [f"I1: {name} blocks counted {told}, found {real}" for name, told, real in counts if told != real]
+    found += [
+        f"I5: block {block} is grantable before step {blocks.fence[block]} has completed"
+        for block in grantable
+        if blocks.fence[block] > blocks.completed_step
+    ]
+    return found
+
+
+def _check_references(pool: "Pool") -> list[str]:
+    """I2: a reference count is the number of table entries that name the block."""
+    named = Counter(block for sequence in pool.sequences.values() for block in sequence.table)
+    del named[0]
+    ref_count = pool.blocks.ref_count
+    found = [
+        f"I2: block {block} has reference count {ref_count[block]}, tables name it {named[block]} times"
+        for block in range(1, pool.blocks.num_blocks + 1)
+        if ref_count[block] != named[block]
+    ]
+    if ref_count[0] or pool.blocks.digest[0] is not None:
+        found.append("I2: the null block is referenced or hashed")
+    return found
+
+
+def _check_index(blocks: BlockPool) -> list[str]:
+    """The index names exactly the blocks that hold a digest."""
+    found: list[str] = []
+    holding = {block: digest for block, digest in enumerate(blocks.digest) if digest is not None}
+    indexed = {block: digest for digest in blocks.index.digests() for block in blocks.index.holders(digest)}
+    if holding != indexed:
+        wrong = sorted(holding.items() ^ indexed.items())
+        found.append(f"I3: the index and the blocks disagree about {len(wrong)} entries, first block {wrong[0][0]}")
+    strangers = set(blocks.unconfirmed) - set(holding)
+    if strangers:
+        found.append(f"I3: unconfirmed blocks without a digest: {sorted(strangers)}")
+    return found
+
+
+def _check_chains(pool: "Pool") -> list[str]:
+    """I3, I6 as far as ids are known: a table's digests are its ids' own, and indexed blocks have indexed parents."""
+    found: list[str] = []
+    blocks, block_size = pool.blocks, pool.block_size
+    for sequence in pool.sequences.values():
+        full = sequence.known // block_size
+        digests = sequence.chain_to(full, block_size)
+        for index, block in enumerate(sequence.table):
+            digest = blocks.digest[block]
+            if digest is None:
+                continue
+            if index >= full or digest != digests[index]:
+                found.append(f"I3: block {block} of sequence {sequence.id} holds a digest that is not its tokens'")
+            elif index and not blocks.index.first(digests[index - 1]):
+                found.append(f"I6: block {block} of sequence {sequence.id} is indexed, its parent is not")
+    return found
+
+
+def state_digest(pool: "Pool") -> bytes:
+    """A SHA-256 over the whole state; equal states have equal digests."""
+    blocks = pool.blocks
+    state = sha256()
+
+    def add(*values: object) -> None:
+        state.update(repr(values).encode())
+
+    add(pool.spec.SerializeToString(deterministic=True), pool.epoch, pool.step, blocks.completed_step)
+    add(pool.greatest_seq, sorted(pool.refused), pool.draining)
+    add(blocks.high_water, blocks.listed())
+    add(list(blocks.fenced()))
+    for block in range(1, blocks.high_water + 1):
+        fence = blocks.fence[block] if blocks.fence[block] > blocks.completed_step else 0
+        add(block, blocks.ref_count[block], fence, blocks.digest[block])
+    add(sorted(blocks.unconfirmed.items()))
+    add([blocks.index.holders(digest) for digest in sorted(blocks.index.digests())])
+    for sequence in sorted(pool.sequences.values(), key=lambda each: each.id):
+        add(sequence.id, sequence.rank, sequence.root, sequence.known, sequence.granted, sequence.fork_point)
+        add(sequence.indexed, sequence.hit_blocks, sequence.table, bytes(sequence.ids))
+    return state.digest()

@@ -1,0 +1,273 @@
+"""The manager: pools by name, and every call of the service as a method, message in, message out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kv_manager.core import admission, integrity, views
+from kv_manager.core.errors import (
+    bad_item,
+    cache_in_use,
+    not_served,
+    pool_not_found,
+    sequence_not_found,
+    stale_epoch,
+)
+from kv_manager.core.lease import Lease
+from kv_manager.core.pool import Pool
+from kv_manager.core.validation import validate_spec, validate_tokens
+from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2, lookup_pb2, steps_pb2
+from service.channels import MAX_MESSAGE_BYTES
+from service.errors import ServiceError, invalid_argument
+
+VERSION = "0.1.0"
+MAX_INSPECTED_BLOCKS = 65_536
+
+CAPABILITIES = (
+    inspect_pb2.CAPABILITY_PREFIX_SHARING,
+    inspect_pb2.CAPABILITY_FORK,
+    inspect_pb2.CAPABILITY_DRAIN,
+    inspect_pb2.CAPABILITY_RESET,
+)
+
+
+@dataclass(slots=True, eq=False)
+class Tenure:
+    """A pool and the lease its worker holds on it."""
+
+    pool: Pool
+    lease: Lease
+
+
+class Manager:
+    """Any number of pools. Not thread-safe: one caller at a time, as on an event loop.
+
+    Args:
+        manager_id: the identity of this process in every header.
+        first_epoch: the epoch of the first Attach. It must lie above every epoch an earlier manager gave, so that late
+            messages of old attempts are told apart; the gRPC skin takes the wall clock.
+        lease_ms: how long a pool outlives its worker's broken stream.
+        max_blocks: the largest pool accepted; a pool costs 28 bytes a block from the start.
+
+    Every method raises ``ServiceError`` for what it refuses, and then has changed nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        manager_id: str = "in-process",
+        first_epoch: int = 1,
+        lease_ms: int = 10_000,
+        max_blocks: int = 1 << 24,
+    ) -> None:
+        self.manager_id = manager_id
+        self.lease_ms = lease_ms
+        self.max_blocks = max_blocks
+        self._next_epoch = first_epoch
+        self._tenures: dict[str, Tenure] = {}
+
+    # --- life of a pool
+
+    def attach(self, parts: Iterable[attach_pb2.AttachRequest]) -> attach_pb2.AttachResponse:
+        """Bring a pool. One of the same name is dropped with all its digests; its epoch is over."""
+        spec = self._read_spec(list(parts))
+        epoch = self._next_epoch
+        self._next_epoch = epoch + 1
+        pool = Pool.create(self.manager_id, spec, epoch)
+        self._tenures[spec.pool] = Tenure(pool, Lease.fresh(self.lease_ms))
+        return attach_pb2.AttachResponse(header=pool.header(), lease_ms=self.lease_ms, stats=views.stats(pool))
+
+    def _read_spec(self, parts: list[attach_pb2.AttachRequest]) -> attach_pb2.PoolSpec:
+        if not parts or parts[0].WhichOneof("part") != "pool":
+            raise invalid_argument("part", "the first message must carry the pool")
+        for index, part in enumerate(parts[1:], start=1):
+            if part.WhichOneof("part") != "sequences":
+                raise invalid_argument("part", f"message {index} must carry sequences")
+            if part.sequences.sequences:
+                raise not_served(inspect_pb2.CAPABILITY_ADOPTION, "sequences")
+        validate_spec(parts[0].pool, self.max_blocks)
+        spec = attach_pb2.PoolSpec()
+        spec.CopyFrom(parts[0].pool)
+        return spec
+
+    def detach(self, request: attach_pb2.DetachRequest) -> attach_pb2.DetachResponse:
+        """Give a pool up at once."""
+        pool = self._tenure(request.pool, request.epoch).pool
+        del self._tenures[request.pool]
+        return attach_pb2.DetachResponse(header=pool.header(), dropped_sequences=len(pool.sequences))
+
+    def lease(self, pool: str, epoch: int) -> Lease:
+        """The lease of a pool, for whoever follows its stream."""
+        return self._tenure(pool, epoch).lease
+
+    def tick(self, elapsed_ms: int) -> list[tuple[str, int]]:
+        """Let time pass for every lease and name the pools whose lease is over, with their epochs.
+
+        Nothing is dropped: the caller first handles every message it can read, then calls ``expire``.
+        """
+        for tenure in self._tenures.values():
+            tenure.lease.tick(elapsed_ms)
+        return [(name, tenure.pool.epoch) for name, tenure in self._tenures.items() if tenure.lease.over]
+
+    def expire(self, pool: str, epoch: int) -> bool:
+        """Drop a pool whose lease is over. False if its worker was heard meanwhile."""
+        tenure = self._tenures.get(pool)
+        if tenure is None or tenure.pool.epoch != epoch or not tenure.lease.over:
+            return False
+        del self._tenures[pool]
+        return True
+
+    # --- steps
+
+    def step(self, request: steps_pb2.StepRequest) -> steps_pb2.StepResponse:
+        """Serve one step; the same bytes again get the same answer without a second effect (rule 1)."""
+        tenure = self._tenure(request.pool, request.epoch)
+        response = tenure.pool.apply(request)
+        tenure.lease.renew()
+        return response
+
+    # --- questions
+
+    def match_prefix(self, request: lookup_pb2.MatchPrefixRequest) -> lookup_pb2.MatchPrefixResponse:
+        """How much of a prompt each pool holds; only what completed steps have written."""
+        validate_tokens("token_ids", request.token_ids)
+        names = sorted(set(request.pools) or self._tenures)
+        prompt = admission.Prompt(request.token_ids, admission.root_of(request.root), again=False, beside_blocks=0)
+        response = lookup_pb2.MatchPrefixResponse(header=self._header())
+        for pool in [self._pool(name) for name in names]:
+            match = response.matches.add(header=pool.header(), block_size=pool.block_size)
+            match.cached_tokens = admission.confirmed_tokens(pool, prompt)
+            pool.fill_stats(match.stats)
+            if request.include_digests:
+                root_digest = prompt.root.digest(pool.spec.model_fingerprint)
+                match.digests.extend(admission.chain_of(prompt, root_digest, pool.block_size))
+        return response
+
+    def can_admit(self, request: lookup_pb2.CanAdmitRequest) -> lookup_pb2.CanAdmitResponse:
+        """Whether an admit would be served by the next step."""
+        pool = self._pool(request.pool)
+        validate_tokens("token_ids", request.token_ids)
+        root = admission.root_of(request.root)
+        prompt = admission.Prompt(request.token_ids, root, request.again, request.beside_blocks)
+        capacity = admission.measure(pool, prompt)
+        if capacity.never:
+            verdict, needed, available = lookup_pb2.ADMIT_VERDICT_NEVER, capacity.never, pool.blocks.num_blocks
+        else:
+            needed, available = capacity.required, pool.blocks.available
+            closed = pool.draining and not request.again
+            now = needed <= available and not closed
+            verdict = lookup_pb2.ADMIT_VERDICT_NOW if now else lookup_pb2.ADMIT_VERDICT_LATER
+        return lookup_pb2.CanAdmitResponse(
+            header=pool.header(),
+            verdict=verdict,
+            needed=needed,
+            available=available,
+            cached_tokens=capacity.cached_tokens,
+        )
+
+    def get_capabilities(self) -> inspect_pb2.GetCapabilitiesResponse:
+        """Which parts of the contract are served."""
+        return inspect_pb2.GetCapabilitiesResponse(
+            header=self._header(),
+            version=VERSION,
+            capabilities=CAPABILITIES,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            lease_ms=self.lease_ms,
+        )
+
+    # --- looking inside
+
+    def watch_not_served(self) -> ServiceError:
+        """The answer to Watch until it is served."""
+        return not_served(inspect_pb2.CAPABILITY_WATCH, "Watch")
+
+    def list_pools(self) -> inspect_pb2.ListPoolsResponse:
+        """All pools by name."""
+        pools = [self._summary(tenure) for _, tenure in sorted(self._tenures.items())]
+        return inspect_pb2.ListPoolsResponse(header=self._header(), pools=pools)
+
+    def inspect_pool(self, request: inspect_pb2.InspectPoolRequest) -> inspect_pb2.InspectPoolResponse:
+        """One pool with its sequences, best rank first."""
+        tenure = self._tenure(request.pool)
+        pool = tenure.pool
+        sequences = [views.sequence_summary(pool, sequence) for sequence in views.by_rank(pool)]
+        return inspect_pb2.InspectPoolResponse(summary=self._summary(tenure), sequences=sequences)
+
+    def inspect_sequence(self, request: inspect_pb2.InspectSequenceRequest) -> inspect_pb2.InspectSequenceResponse:
+        """One sequence's logical -> physical table."""
+        pool = self._pool(request.pool)
+        sequence = pool.sequences.get(request.seq)
+        if sequence is None:
+            raise sequence_not_found(request.pool, request.seq)
+        return inspect_pb2.InspectSequenceResponse(
+            header=pool.header(),
+            summary=views.sequence_summary(pool, sequence),
+            table=views.block_infos(pool, sequence.table),
+        )
+
+    def inspect_blocks(self, request: inspect_pb2.InspectBlocksRequest) -> inspect_pb2.InspectBlocksResponse:
+        """A range of blocks; the answer ends with the pool."""
+        pool = self._pool(request.pool)
+        if not 1 <= request.count <= MAX_INSPECTED_BLOCKS:
+            raise bad_item("count", "OUT_OF_RANGE", f"is {request.count}, must be 1 to {MAX_INSPECTED_BLOCKS}")
+        end = min(request.first_block + request.count, pool.blocks.num_blocks + 1)
+        infos = views.block_infos(pool, range(request.first_block, end))
+        return inspect_pb2.InspectBlocksResponse(header=pool.header(), blocks=infos)
+
+    def check_integrity(self, request: inspect_pb2.CheckIntegrityRequest) -> inspect_pb2.CheckIntegrityResponse:
+        """Every invariant from scratch; takes time in proportion to the pool."""
+        pool = self._pool(request.pool)
+        return inspect_pb2.CheckIntegrityResponse(
+            header=pool.header(),
+            violations=integrity.violations(pool),
+            state_digest=integrity.state_digest(pool),
+        )
+
+    # --- operators
+
+    def reset_prefix_cache(
+        self, request: kv_manager_pb2.ResetPrefixCacheRequest
+    ) -> kv_manager_pb2.ResetPrefixCacheResponse:
+        """Forget every digest of a pool that nobody uses."""
+        pool = self._pool(request.pool)
+        if pool.sequences or pool.blocks.fenced_blocks:
+            raise cache_in_use(len(pool.sequences))
+        return kv_manager_pb2.ResetPrefixCacheResponse(header=pool.header(), cleared_blocks=pool.blocks.clear_digests())
+
+    def drain(self, request: kv_manager_pb2.DrainRequest) -> kv_manager_pb2.DrainResponse:
+        """Admit nobody new any more; what runs goes on to its end."""
+        pool = self._pool(request.pool)
+        pool.draining = True
+        return kv_manager_pb2.DrainResponse(header=pool.header(), live_sequences=len(pool.sequences))
+
+    # --- helpers
+
+    def pools(self) -> list[Pool]:
+        """All pools by name, for metrics."""
+        return [tenure.pool for _, tenure in sorted(self._tenures.items())]
+
+    def _tenure(self, name: str, epoch: int | None = None) -> Tenure:
+        tenure = self._tenures.get(name)
+        if tenure is None:
+            raise pool_not_found(name)
+        if epoch is not None and epoch != tenure.pool.epoch:
+            raise stale_epoch(name, epoch, tenure.pool.epoch)
+        return tenure
+
+    def _pool(self, name: str) -> Pool:
+        return self._tenure(name).pool
+
+    def _header(self) -> common_pb2.ResponseHeader:
+        return common_pb2.ResponseHeader(manager_id=self.manager_id)
+
+    def _summary(self, tenure: Tenure) -> inspect_pb2.PoolSummary:
+        pool, lease = tenure.pool, tenure.lease
+        return inspect_pb2.PoolSummary(
+            header=pool.header(),
+            spec=pool.spec,
+            stats=views.stats(pool),
+            totals=views.totals(pool),
+            completed_step=pool.blocks.completed_step,
+            connected=lease.streams > 0,
+            lease_remaining_ms=lease.remaining_ms,
+            draining=pool.draining,
+        )

@@ -1,0 +1,85 @@
+"""What the manager remembers of a live sequence."""
+
+from kv_manager.core.prefix import TOKEN_BYTES, Root, chain
+
+Rank = tuple[int, int, int]
+"""(priority, arrival, group id): smaller is better."""
+
+
+class Sequence:
+    """A live sequence.
+
+        position    0 ......... known ................ granted ......... len(table) * block_size
+                    | ids known to the manager |
+                    | may be written by granted steps  |  blocks in hand, not told yet |
+
+    Known ids may also reach beyond ``granted``: a prompt prefilled in chunks. Only a block full of ids that are both
+    known and granted carries a digest.
+
+    Attributes:
+        ids: the ids known, u32 little-endian, position 0 first.
+        known: number of ids known (the committed length).
+        granted: the length last granted, raised by commits: how far granted steps may have written.
+        fork_point: the largest length at which it was forked, as parent or child; 0 for none.
+        digests: the prefix chain of its first full blocks, made as far as it was needed.
+        indexed: leading blocks whose digests were offered to the index.
+        table: device block ids by logical index.
+        hit_blocks: the write floor in blocks told with the last admit or late hit.
+    """
+
+    __slots__ = (
+        "arrival",
+        "digests",
+        "fork_point",
+        "granted",
+        "group",
+        "hit_blocks",
+        "id",
+        "ids",
+        "indexed",
+        "known",
+        "priority",
+        "rank",
+        "root",
+        "root_digest",
+        "table",
+    )
+
+    def __init__(self, seq: int, group: int, priority: int, arrival: int, root: Root, root_digest: bytes) -> None:
+        self.id = seq
+        self.group = group
+        self.priority = priority
+        self.arrival = arrival
+        self.rank: Rank = (priority, arrival, group)
+        self.root = root
+        self.root_digest = root_digest
+        self.ids = bytearray()
+        self.known = 0
+        self.granted = 0
+        self.fork_point = 0
+        self.digests: list[bytes] = []
+        self.indexed = 0
+        self.table: list[int] = []
+        self.hit_blocks = 0
+
+    def append_ids(self, ids: bytes | bytearray) -> None:
+        """Learn the next ids."""
+        self.ids += ids
+        self.known = len(self.ids) // TOKEN_BYTES
+
+    def chain_to(self, num_blocks: int, block_size: int) -> list[bytes]:
+        """The prefix chain, extended to the first ``num_blocks`` blocks, which must be full of known ids."""
+        digests = self.digests
+        if len(digests) < num_blocks:
+            parent = digests[-1] if digests else self.root_digest
+            digests.extend(chain(parent, self.ids, len(digests), num_blocks, block_size))
+        return digests
+
+    def next_write(self) -> int:
+        """The lowest position its next step may write.
+
+        The manager never knows the exact length: a told length may count drafts that are rejected later, and ids are
+        committed a block at a time. What it knows is written below is the larger of the fork point and the committed
+        length, as far as that was granted (design 3.8).
+        """
+        return max(self.fork_point, min(self.granted, self.known))

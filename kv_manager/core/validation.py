@@ -1,0 +1,240 @@
+"""Whole-request validation before anything changes (rule 2): one bad item refuses the request without effect."""
+
+import math
+from typing import TYPE_CHECKING
+
+from kv_manager.core.errors import bad_item, not_served
+from kv_manager.core.prefix import TOKEN_BYTES
+from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, steps_pb2
+from service.errors import invalid_argument
+
+if TYPE_CHECKING:
+    from kv_manager.core.pool import Pool
+
+MAX_NAME_BYTES = 256
+MAX_BLOCK_SIZE = 65_536
+
+
+def validate_spec(spec: attach_pb2.PoolSpec, max_blocks: int) -> None:
+    """Refuse a pool that cannot be served as described.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT naming the field, or UNIMPLEMENTED naming the capability.
+    """
+    if not 1 <= len(spec.pool.encode()) <= MAX_NAME_BYTES:
+        raise invalid_argument("pool.pool", f"must have 1 to {MAX_NAME_BYTES} bytes")
+    if not spec.worker_id:
+        raise invalid_argument("pool.worker_id", "must not be empty")
+    if not 1 <= spec.num_blocks <= max_blocks:
+        raise invalid_argument("pool.num_blocks", f"is {spec.num_blocks}, must be 1 to {max_blocks}")
+    if not 1 <= spec.block_size <= MAX_BLOCK_SIZE:
+        raise invalid_argument("pool.block_size", f"is {spec.block_size}, must be 1 to {MAX_BLOCK_SIZE}")
+    if spec.watermark_blocks >= spec.num_blocks:
+        raise invalid_argument("pool.watermark_blocks", f"is {spec.watermark_blocks} of {spec.num_blocks} blocks")
+    if spec.reuse_regime == common_pb2.REUSE_REGIME_UNSPECIFIED:
+        raise invalid_argument("pool.reuse_regime", "must be ordered or fenced", reason="UNSPECIFIED")
+    if spec.HasField("rates"):
+        _validate_rates("pool.rates", spec.rates)
+    if spec.reuse_regime == common_pb2.REUSE_REGIME_FENCED:
+        raise not_served(inspect_pb2.CAPABILITY_FENCED_REUSE, "pool.reuse_regime")
+    if spec.host_blocks:
+        raise not_served(inspect_pb2.CAPABILITY_HOST_TIER, "pool.host_blocks")
+    if spec.HasField("window"):
+        raise not_served(inspect_pb2.CAPABILITY_WINDOWS, "pool.window")
+    if spec.tenant_limits:
+        raise not_served(inspect_pb2.CAPABILITY_TENANT_LIMITS, "pool.tenant_limits")
+
+
+def validate_step(pool: "Pool", request: steps_pb2.StepRequest) -> None:
+    """Refuse a request with a bad item, before anything changes.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT naming the item, or UNIMPLEMENTED naming the capability.
+    """
+    _validate_head(pool, request)
+    _validate_served(request)
+    check = _StepCheck(pool, request)
+    check.commits()
+    check.forks()
+    check.releases()
+    check.advances()
+    check.admits()
+
+
+def _validate_head(pool: "Pool", request: steps_pb2.StepRequest) -> None:
+    completed = request.completed_step
+    if not pool.blocks.completed_step <= completed < request.step:
+        raise bad_item(
+            "completed_step",
+            "OUT_OF_RANGE",
+            f"is {completed}, must be {pool.blocks.completed_step} to {request.step - 1}",
+        )
+    if request.HasField("rates"):
+        _validate_rates("rates", request.rates)
+
+
+def _validate_rates(field: str, rates: common_pb2.Rates) -> None:
+    for name in ("prefill_tokens_per_second", "copy_bytes_per_second"):
+        value = getattr(rates, name)
+        if not (math.isfinite(value) and value > 0):
+            raise bad_item(f"{field}.{name}", "OUT_OF_RANGE", f"is {value}, must be positive and finite")
+
+
+def _validate_served(request: steps_pb2.StepRequest) -> None:
+    if request.HasField("failed_step"):
+        raise not_served(inspect_pb2.CAPABILITY_FAILED_STEPS, "failed_step")
+    if request.resumes:
+        raise not_served(inspect_pb2.CAPABILITY_HOST_TIER, "resumes")
+    if any(request.advances.rooms):
+        raise not_served(inspect_pb2.CAPABILITY_ROOM_AHEAD, "advances.rooms")
+    for index, admit in enumerate(request.admits):
+        if admit.beside_blocks or (admit.HasField("group") and admit.group != admit.seq):
+            raise not_served(inspect_pb2.CAPABILITY_GROUPS, f"admits[{index}]")
+
+
+class _StepCheck:
+    """Follows the request in the order in which it would be served, without serving it.
+
+    Attributes:
+        children: the sequences forked by the request, with their fork points.
+        written: for sequences the request commits to or forks, the length it declares written.
+        released: the ids released by the request.
+    """
+
+    def __init__(self, pool: "Pool", request: steps_pb2.StepRequest) -> None:
+        self.pool = pool
+        self.request = request
+        self.children: dict[int, int] = {}
+        self.written: dict[int, int] = {}
+        self.released: set[int] = set()
+
+    def commits(self) -> None:
+        commits = self.request.commits
+        seqs, starts, counts = commits.seqs, commits.starts, commits.counts
+        if not len(seqs) == len(starts) == len(counts):
+            raise bad_item(
+                "commits", "UNEQUAL_COLUMNS", f"{len(seqs)} seqs, {len(starts)} starts, {len(counts)} counts"
+            )
+        if len(commits.token_ids) != sum(counts) * TOKEN_BYTES:
+            raise bad_item(
+                "commits.token_ids",
+                "MALFORMED_TOKENS",
+                f"has {len(commits.token_ids)} bytes, the counts need {sum(counts) * TOKEN_BYTES}",
+            )
+        sequences, block_size, written = self.pool.sequences, self.pool.block_size, self.written
+        for row, (seq, start, count) in enumerate(zip(seqs, starts, counts, strict=True)):
+            sequence = sequences.get(seq)
+            if sequence is None:
+                raise self._unknown(f"commits[{row}]", seq)
+            if seq in written:
+                raise bad_item(f"commits[{row}]", "DUPLICATE_SEQUENCE", f"sequence {seq} appears twice")
+            if start != sequence.known:
+                raise bad_item(
+                    f"commits[{row}].start",
+                    "WRONG_COMMIT_START",
+                    f"is {start}, the committed length of sequence {seq} is {sequence.known}",
+                )
+            end = start + count
+            if count == 0 or end > len(sequence.table) * block_size:
+                raise bad_item(
+                    f"commits[{row}].count",
+                    "OUT_OF_RANGE",
+                    f"is {count}; the table of sequence {seq} holds {len(sequence.table) * block_size} tokens",
+                )
+            written[seq] = end
+
+    def forks(self) -> None:
+        pool, children = self.pool, self.children
+        for row, fork in enumerate(self.request.forks):
+            field = f"forks[{row}]"
+            parent = pool.sequences.get(fork.parent)
+            if parent is not None:
+                capacity = len(parent.table) * pool.block_size
+            elif fork.parent in children:
+                capacity = -(-children[fork.parent] // pool.block_size) * pool.block_size
+            else:
+                raise self._unknown(f"{field}.parent", fork.parent)
+            if not fork.children:
+                raise bad_item(f"{field}.children", "EMPTY", "must name at least one child")
+            if not 1 <= fork.num_tokens <= capacity:
+                raise bad_item(
+                    f"{field}.num_tokens", "OUT_OF_RANGE", f"is {fork.num_tokens}, the parent holds {capacity} at most"
+                )
+            for seq in fork.children:
+                if seq == 0 or seq in pool.sequences or seq in children:
+                    raise bad_item(f"{field}.children", "SEQUENCE_EXISTS", f"sequence {seq} is live already or 0")
+                children[seq] = fork.num_tokens
+            self.written[fork.parent] = max(self._next_write(fork.parent), fork.num_tokens)
+
+    def releases(self) -> None:
+        pool, released = self.pool, self.released
+        for row, release in enumerate(self.request.releases):
+            seq = release.seq
+            if seq in released:
+                raise bad_item(f"releases[{row}]", "DUPLICATE_SEQUENCE", f"sequence {seq} appears twice")
+            if seq not in pool.sequences and seq not in self.children and not 0 < seq <= pool.greatest_seq:
+                raise self._unknown(f"releases[{row}]", seq)
+            released.add(seq)
+
+    def advances(self) -> None:
+        advances = self.request.advances
+        seqs, lengths = advances.seqs, advances.num_tokens
+        if len(seqs) != len(lengths) or (advances.rooms and len(advances.rooms) != len(seqs)):
+            raise bad_item(
+                "advances",
+                "UNEQUAL_COLUMNS",
+                f"{len(seqs)} seqs, {len(lengths)} num_tokens, {len(advances.rooms)} rooms",
+            )
+        if len(set(seqs)) != len(seqs):
+            raise bad_item("advances.seqs", "DUPLICATE_SEQUENCE", "a sequence appears twice")
+        sequences, children, released = self.pool.sequences, self.children, self.released
+        for row, (seq, length) in enumerate(zip(seqs, lengths, strict=True)):
+            if (seq not in sequences and seq not in children) or seq in released:
+                raise self._unknown(f"advances[{row}]", seq)
+            next_write = self._next_write(seq)
+            if length <= next_write:
+                raise bad_item(
+                    f"advances[{row}].num_tokens",
+                    "OUT_OF_RANGE",
+                    f"is {length}, sequence {seq} has written {next_write} tokens already",
+                )
+
+    def admits(self) -> None:
+        pool, seen = self.pool, set[int]()
+        for row, admit in enumerate(self.request.admits):
+            field, seq = f"admits[{row}]", admit.seq
+            if seq in seen:
+                raise bad_item(field, "DUPLICATE_SEQUENCE", f"sequence {seq} appears twice")
+            seen.add(seq)
+            if seq == 0 or ((seq in pool.sequences or seq in self.children) and seq not in self.released):
+                raise bad_item(field, "SEQUENCE_EXISTS", f"sequence {seq} is live already or 0")
+            if not admit.again and seq <= pool.greatest_seq and seq not in pool.refused:
+                raise bad_item(
+                    field,
+                    "STALE_SEQUENCE_ID",
+                    f"sequence {seq} is not above {pool.greatest_seq}, the greatest id seen, and not marked again",
+                )
+            validate_tokens(f"{field}.token_ids", admit.token_ids)
+            if admit.num_tokens == 0:
+                raise bad_item(f"{field}.num_tokens", "OUT_OF_RANGE", "must be at least 1")
+
+    def _next_write(self, seq: int) -> int:
+        """The next write position as it will be when advances are served."""
+        sequence = self.pool.sequences.get(seq)
+        base = self.children[seq] if sequence is None else sequence.next_write()
+        return max(base, self.written.get(seq, 0))
+
+    def _unknown(self, field: str, seq: int) -> Exception:
+        return bad_item(field, "UNKNOWN_SEQUENCE", f"pool {self.pool.name!r} has no live sequence {seq}")
+
+
+def validate_tokens(field: str, token_ids: bytes) -> None:
+    """Refuse token ids that are empty or no whole number of u32.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT naming the field.
+    """
+    if not token_ids:
+        raise bad_item(field, "EMPTY", "must hold at least one token id")
+    if len(token_ids) % TOKEN_BYTES:
+        raise bad_item(field, "MALFORMED_TOKENS", f"has {len(token_ids)} bytes, token ids take {TOKEN_BYTES} each")

@@ -1,0 +1,88 @@
+"""What people see of a pool: summaries, tables, blocks. Nothing here changes anything."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from kv_manager.core.block_pool import NULL_BLOCK
+from kv_manager.core.sequence import Sequence
+from octavo.kv.v1 import common_pb2, inspect_pb2
+
+if TYPE_CHECKING:
+    from kv_manager.core.pool import Pool
+
+MAX_OWNERS = 64
+"""Owners told per block: a prompt shared by thousands would make every answer about it huge."""
+
+
+def stats(pool: "Pool") -> common_pb2.PoolStats:
+    """Blocks by state, now."""
+    message = common_pb2.PoolStats()
+    pool.fill_stats(message)
+    return message
+
+
+def totals(pool: "Pool") -> common_pb2.PoolTotals:
+    """What the pool has done since Attach."""
+    return common_pb2.PoolTotals(
+        **asdict(pool.totals),
+        granted_blocks=pool.blocks.granted_blocks,
+        evicted_blocks=pool.blocks.evicted_blocks,
+    )
+
+
+def sequence_summary(pool: "Pool", sequence: Sequence) -> inspect_pb2.SequenceSummary:
+    """One sequence at a glance."""
+    root = sequence.root
+    return inspect_pb2.SequenceSummary(
+        seq=sequence.id,
+        state=inspect_pb2.SEQUENCE_STATE_RUNNING,
+        granted_tokens=sequence.granted,
+        committed_tokens=sequence.known,
+        num_blocks=len(sequence.table),
+        group=sequence.group,
+        priority=sequence.priority,
+        arrival=sequence.arrival,
+        root=common_pb2.PrefixRoot(tenant=root.tenant, salt=root.salt, adapter=root.adapter),
+    )
+
+
+def by_rank(pool: "Pool") -> list[Sequence]:
+    """The live sequences, best rank first."""
+    return sorted(pool.sequences.values(), key=lambda sequence: (*sequence.rank, sequence.id))
+
+
+def block_infos(pool: "Pool", wanted: Iterable[int]) -> list[inspect_pb2.BlockInfo]:
+    """Blocks as they are now, in the order asked for."""
+    ids = list(wanted)
+    owners: dict[int, list[int]] = {block: [] for block in ids}
+    for sequence in sorted(pool.sequences.values(), key=lambda each: each.id):
+        for block in sequence.table:
+            told = owners.get(block)
+            if told is not None and block != NULL_BLOCK and len(told) < MAX_OWNERS:
+                told.append(sequence.id)
+    return [_block_info(pool, block, owners[block]) for block in ids]
+
+
+def _block_info(pool: "Pool", block: int, owners: list[int]) -> inspect_pb2.BlockInfo:
+    blocks = pool.blocks
+    fence = blocks.fence[block]
+    return inspect_pb2.BlockInfo(
+        block=block,
+        state=_state_of(pool, block),
+        ref_count=blocks.ref_count[block],
+        digest=blocks.digest[block] or b"",
+        fence=fence if fence > blocks.completed_step else 0,
+        owners=owners,
+    )
+
+
+def _state_of(pool: "Pool", block: int) -> inspect_pb2.BlockState:
+    blocks = pool.blocks
+    if block == NULL_BLOCK:
+        return inspect_pb2.BLOCK_STATE_NULL
+    if blocks.ref_count[block]:
+        return inspect_pb2.BLOCK_STATE_REFERENCED
+    if not blocks.in_free_list(block):
+        return inspect_pb2.BLOCK_STATE_FENCED
+    return inspect_pb2.BLOCK_STATE_FREE if blocks.digest[block] is None else inspect_pb2.BLOCK_STATE_CACHED

@@ -1,0 +1,130 @@
+"""Prometheus metrics. They are read and printed on the event loop, between two steps, so every scrape balances."""
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from kv_manager.core import views
+from kv_manager.core.manager import Manager
+
+logger = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_SECONDS = 5.0
+
+_TOTALS = {
+    "admitted_sequences": "Sequences granted a table by an admit, readmissions included.",
+    "readmitted_sequences": "Sequences admitted again after a preemption or a failed step.",
+    "released_sequences": "Sequences released.",
+    "rejected_sequences": "Sequences that can never fit.",
+    "lookup_tokens": "Prompt tokens of first admissions: the denominator of the hit rate.",
+    "hit_tokens": "Cached tokens of first admissions.",
+    "readmitted_lookup_tokens": "Tokens of readmissions, kept apart so that preemption cannot pass for caching.",
+    "readmitted_hit_tokens": "Cached tokens of readmissions.",
+    "granted_blocks": "Blocks taken from the free list.",
+    "evicted_blocks": "Blocks that lost their digest because they were granted again.",
+    "forks": "Children made by forks.",
+    "copied_blocks": "Copy-on-write orders.",
+}
+
+
+class StepTimes:
+    """A histogram of the time it takes to serve a step, cheap enough for the hot path."""
+
+    BOUNDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(self.BOUNDS) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one step."""
+        self._counts[bisect_left(self.BOUNDS, seconds)] += 1
+        self._sum += seconds
+
+    def family(self) -> HistogramMetricFamily:
+        """The histogram as Prometheus reads it, buckets cumulated."""
+        labels = [*(str(bound) for bound in self.BOUNDS), "+Inf"]
+        total, buckets = 0, []
+        for label, count in zip(labels, self._counts, strict=True):
+            total += count
+            buckets.append((label, float(total)))
+        help_text = "Time to serve a step, without the wire."
+        return HistogramMetricFamily("octavo_kv_step_seconds", help_text, buckets=buckets, sum_value=self._sum)
+
+
+class ManagerCollector(Collector):
+    """Reads the manager's pools when scraped."""
+
+    def __init__(self, manager: Manager, step_times: StepTimes) -> None:
+        self._manager = manager
+        self._step_times = step_times
+
+    def collect(self) -> Iterator[Metric]:
+        blocks = GaugeMetricFamily(
+            "octavo_kv_blocks", "Blocks by state; the sum is the pool.", labels=["pool", "state"]
+        )
+        sequences = GaugeMetricFamily("octavo_kv_sequences", "Live sequences by state.", labels=["pool", "state"])
+        counters = {
+            name: CounterMetricFamily(f"octavo_kv_{name}", help_text, labels=["pool"])
+            for name, help_text in _TOTALS.items()
+        }
+        for pool in self._manager.pools():
+            stats, totals = views.stats(pool), views.totals(pool)
+            for state in ("free", "cached", "referenced", "fenced"):
+                blocks.add_metric([pool.name, state], getattr(stats, f"{state}_blocks"))
+            for state in ("running", "swapped"):
+                sequences.add_metric([pool.name, state], getattr(stats, f"{state}_sequences"))
+            for name, counter in counters.items():
+                counter.add_metric([pool.name], getattr(totals, name))
+        yield blocks
+        yield sequences
+        yield from counters.values()
+        yield self._step_times.family()
+
+
+class MetricsServer:
+    """``GET /metrics`` and nothing else, on the event loop of the servicer."""
+
+    def __init__(self, collector: Collector) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(collector)
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listen: str) -> str:
+        """Listen on ``host:port`` and return the address in use.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        host, _, port = listen.rpartition(":")
+        self._server = await asyncio.start_server(self._answer, host.strip("[]"), int(port))
+        return f"{host}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_TIMEOUT_SECONDS)
+            if head.split(b" ", 2)[:2] == [b"GET", b"/metrics"]:
+                status, kind, body = "200 OK", CONTENT_TYPE_LATEST, generate_latest(self._registry)
+            else:
+                status, kind, body = "404 Not Found", "text/plain; charset=utf-8", b"only GET /metrics is served here\n"
+            start = (
+                f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            )
+            writer.write(start.encode() + body)
+            await writer.drain()
+        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
+            logger.debug("a metrics request was not answered: %s", error)
+        finally:
+            writer.close()

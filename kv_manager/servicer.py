@@ -1,0 +1,107 @@
+"""The thin gRPC skin: one method per call, streams and leases; everything else is the core's."""
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+
+from kv_manager.core.errors import bad_item
+from kv_manager.core.lease import Lease
+from kv_manager.core.manager import Manager
+from kv_manager.metrics import StepTimes
+from octavo.kv.v1 import attach_pb2, inspect_pb2, kv_manager_pb2, kv_manager_pb2_grpc, lookup_pb2, steps_pb2
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
+    """Serves a ``Manager``. All calls run on one event loop, so the core sees one at a time."""
+
+    def __init__(self, manager: Manager, step_times: StepTimes) -> None:
+        self._manager = manager
+        self._step_times = step_times
+
+    async def GetCapabilities(
+        self, request: inspect_pb2.GetCapabilitiesRequest, context: Context
+    ) -> inspect_pb2.GetCapabilitiesResponse:
+        return self._manager.get_capabilities()
+
+    async def Attach(
+        self, request_iterator: AsyncIterator[attach_pb2.AttachRequest], context: Context
+    ) -> attach_pb2.AttachResponse:
+        return self._manager.attach([part async for part in request_iterator])
+
+    async def Detach(self, request: attach_pb2.DetachRequest, context: Context) -> attach_pb2.DetachResponse:
+        return self._manager.detach(request)
+
+    async def Step(self, request: steps_pb2.StepRequest, context: Context) -> steps_pb2.StepResponse:
+        return self._step(request)
+
+    async def Steps(
+        self, request_iterator: AsyncIterator[steps_pb2.StepRequest], context: Context
+    ) -> AsyncIterator[steps_pb2.StepResponse]:
+        lease: Lease | None = None
+        owner = ("", 0)
+        try:
+            async for request in request_iterator:
+                if lease is not None and owner != (request.pool, request.epoch):
+                    raise bad_item("pool", "STREAM_OF_ANOTHER_POOL", f"this stream belongs to pool {owner[0]!r}")
+                response = self._step(request)
+                if lease is None:
+                    owner = (request.pool, request.epoch)
+                    lease = self._manager.lease(*owner)
+                    lease.open_stream()
+                yield response
+        finally:
+            if lease is not None:
+                lease.close_stream()
+
+    def _step(self, request: steps_pb2.StepRequest) -> steps_pb2.StepResponse:
+        started = time.perf_counter()
+        response = self._manager.step(request)
+        self._step_times.observe(time.perf_counter() - started)
+        return response
+
+    async def MatchPrefix(
+        self, request: lookup_pb2.MatchPrefixRequest, context: Context
+    ) -> lookup_pb2.MatchPrefixResponse:
+        return self._manager.match_prefix(request)
+
+    async def CanAdmit(self, request: lookup_pb2.CanAdmitRequest, context: Context) -> lookup_pb2.CanAdmitResponse:
+        return self._manager.can_admit(request)
+
+    async def ListPools(self, request: inspect_pb2.ListPoolsRequest, context: Context) -> inspect_pb2.ListPoolsResponse:
+        return self._manager.list_pools()
+
+    async def InspectPool(
+        self, request: inspect_pb2.InspectPoolRequest, context: Context
+    ) -> inspect_pb2.InspectPoolResponse:
+        return self._manager.inspect_pool(request)
+
+    async def InspectSequence(
+        self, request: inspect_pb2.InspectSequenceRequest, context: Context
+    ) -> inspect_pb2.InspectSequenceResponse:
+        return self._manager.inspect_sequence(request)
+
+    async def InspectBlocks(
+        self, request: inspect_pb2.InspectBlocksRequest, context: Context
+    ) -> inspect_pb2.InspectBlocksResponse:
+        return self._manager.inspect_blocks(request)
+
+    async def CheckIntegrity(
+        self, request: inspect_pb2.CheckIntegrityRequest, context: Context
+    ) -> inspect_pb2.CheckIntegrityResponse:
+        return self._manager.check_integrity(request)
+
+    async def Watch(self, request: Any, context: Context) -> AsyncIterator[Any]:
+        raise self._manager.watch_not_served()
+        yield  # an async generator, as the interceptor expects of a response stream
+
+    async def ResetPrefixCache(
+        self, request: kv_manager_pb2.ResetPrefixCacheRequest, context: Context
+    ) -> kv_manager_pb2.ResetPrefixCacheResponse:
+        return self._manager.reset_prefix_cache(request)
+
+    async def Drain(self, request: kv_manager_pb2.DrainRequest, context: Context) -> kv_manager_pb2.DrainResponse:
+        return self._manager.drain(request)

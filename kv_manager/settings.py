@@ -1,0 +1,41 @@
+"""Settings of the process: flag > ``OCTAVO_KV_*`` > ``[kv_manager]`` of ``octavo.toml`` > default."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.channels import TlsFiles
+from service.settings import setting
+
+PROGRAM = "kv_manager"
+PREFIX = "OCTAVO_KV_"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """See the help lines."""
+
+    listen: str = setting("127.0.0.1:50052", "address to serve gRPC on, host:port; port 0 picks one")
+    metrics: str = setting("127.0.0.1:9102", "address to serve Prometheus metrics on; empty turns them off")
+    lease_seconds: float = setting(10.0, "how long a pool outlives its worker's broken stream")
+    grace_seconds: float = setting(10.0, "how long running calls may go on after SIGTERM")
+    max_pool_blocks: int = setting(1 << 24, "the largest pool accepted, in blocks of 28 bytes each")
+    log_level: str = setting("info", "debug, info, warning or error")
+    tls_certificate: Path | None = setting(None, "PEM file: serve TLS with this certificate")  # noqa: RUF009
+    tls_key: Path | None = setting(None, "PEM file: the certificate's key")  # noqa: RUF009
+    tls_ca: Path | None = setting(None, "PEM file: ask clients for certificates signed by this authority")  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.lease_seconds <= 86_400:
+            raise ValueError(f"lease_seconds is {self.lease_seconds:g}, must be 0.1 to 86400")
+        if self.grace_seconds < 0:
+            raise ValueError(f"grace_seconds is {self.grace_seconds:g}, must not be negative")
+        if not 1 <= self.max_pool_blocks < 1 << 31:
+            raise ValueError(f"max_pool_blocks is {self.max_pool_blocks}, must be 1 to {(1 << 31) - 1}")
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise ValueError(f"log_level is {self.log_level!r}, must be debug, info, warning or error")
+
+    def tls(self) -> TlsFiles | None:
+        """The TLS files, None for plain text."""
+        if self.tls_certificate is None and self.tls_key is None and self.tls_ca is None:
+            return None
+        return TlsFiles(ca=self.tls_ca, certificate=self.tls_certificate, key=self.tls_key)
