@@ -2,6 +2,10 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
+
+from gateway.text.tokenizer import Tokenizer
+
 # Test folders are no packages (importmode=importlib), so the shared builders are loaded by path, once, under a name.
 _NAME = "toy_tokenizers"
 if _NAME not in sys.modules:
@@ -11,3 +15,8 @@ if _NAME not in sys.modules:
     module = importlib.util.module_from_spec(spec)
     sys.modules[_NAME] = module
     spec.loader.exec_module(module)
+
+
+@pytest.fixture(scope="session")
+def demo_tokenizer(demo_model: Path) -> Tokenizer:
+    return Tokenizer.from_folder(demo_model)
