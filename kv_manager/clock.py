@@ -16,7 +16,7 @@ async def follow_leases(manager: Manager) -> None:
     """Tick all leases and drop the pools whose workers are gone, until cancelled.
 
     A process that was stopped for long finds messages waiting when it goes on. It must not drop the pools of workers
-    that did send, so a late tick counts one tick at most, and the decision falls only after what can be read was handled.
+    that did send, so a late tick counts one tick at most, and the decision falls after what can be read was handled.
     """
     loop = asyncio.get_running_loop()
     interval = min(MAX_TICK_MS, max(10, manager.lease_ms // 4)) / 1000
