@@ -61,14 +61,14 @@ class LogLine:
 
 
 class LogPrinter:
-    """Prints children's lines and keeps the newest progress of each."""
+    """Prints children's lines and keeps the newest progress (0 to 1) that each told."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self.progress: dict[str, LogLine] = {}
+        self.progress: dict[str, float] = {}
 
     def __call__(self, service: str, line: str) -> None:
         parsed = LogLine.parse(line)
         if parsed.progress is not None:
-            self.progress[service] = parsed
+            self.progress[service] = parsed.progress
         self._console.print(parsed.render(service), soft_wrap=True)

@@ -3,8 +3,8 @@
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -30,10 +30,11 @@ def run_stack(options: stack.StackOptions, grace_seconds: float, *, in_process: 
     addresses = {endpoint: stack.listen_address(endpoint, options) for endpoint in ENDPOINTS}
     stack.check_free(addresses)
     console = Console(stderr=True, highlight=False)
-    supervisor = Supervisor(LogPrinter(console), grace_seconds)
+    printer = LogPrinter(console)
+    supervisor = Supervisor(printer, grace_seconds)
     try:
         with supervisor:
-            started = _start(supervisor, options, addresses, Progress(console), in_process=in_process)
+            started = _start(supervisor, options, addresses, Progress(console, printer.progress), in_process=in_process)
             _announce(console, started)
             supervisor.wait()
     except Interrupted:
@@ -131,23 +132,31 @@ Ctrl-C drains everything, a second one kills.
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Says that a wait goes on: a spinner on a terminal, a line now and then elsewhere."""
+    """Says that a wait goes on: a spinner on a terminal, a line now and then elsewhere.
+
+    ``told`` holds how far each child says it is, from 0 to 1.
+    """
 
     console: Console
-    printed: dict[str, int] = field(default_factory=dict)
+    told: Mapping[str, float]
 
     @contextlib.contextmanager
     def shown(self, title: str) -> Iterator[Callable[[float], None]]:
         """Yields the tick to call with the seconds gone by."""
         if self.console.is_terminal:
             with self.console.status(title) as status:
-                yield lambda elapsed: status.update(f"{title}: {elapsed:.0f} s")
+                yield lambda elapsed: status.update(self._line(title, elapsed))
             return
+        printed = 0
 
         def tick(elapsed: float) -> None:
-            quiet = int(elapsed) // QUIET_TICK_SECONDS
-            if quiet > self.printed.get(title, 0):
-                self.printed[title] = quiet
-                self.console.print(f"{title}: {elapsed:.0f} s", soft_wrap=True)
+            nonlocal printed
+            if elapsed // QUIET_TICK_SECONDS > printed:
+                printed = int(elapsed // QUIET_TICK_SECONDS)
+                self.console.print(self._line(title, elapsed), soft_wrap=True)
 
         yield tick
+
+    def _line(self, title: str, elapsed: float) -> str:
+        shares = [f", {share:.0%}" for share in self.told.values() if share < 1]
+        return f"{title}: {elapsed:.0f} s{''.join(shares)}"

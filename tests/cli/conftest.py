@@ -1,0 +1,108 @@
+"""A gateway that follows a script, over real gRPC, so that what the commands print can be foreseen."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from service.errors import ServiceError, invalid_argument
+from service.serving import Server
+
+GATEWAY_NAME = gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name
+
+
+class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
+    """Says prompts back in words; some prompts are orders.
+
+    "fail": INVALID_ARGUMENT naming two fields. "loading": UNAVAILABLE with a reason. "hang": one word, then nothing
+    until the caller cancels.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.cancelled = threading.Event()
+
+    async def Generate(
+        self, request: gateway_pb2.GenerateRequest, context: Any
+    ) -> AsyncIterator[gateway_pb2.GenerateResponse]:
+        self.requests.append(request)
+        if request.prompt == "fail":
+            fields = {"temperature": "must be at least 0, found -1", "options.top_p": "must lie in (0, 1], found 2"}
+            raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, "two fields", reason="INVALID_FIELD", fields=fields)
+        if request.prompt == "loading":
+            raise ServiceError(grpc.StatusCode.UNAVAILABLE, "no worker is ready", reason="NO_WORKER", retry_seconds=1)
+        for number, word in enumerate(request.prompt.split(" ")):
+            yield gateway_pb2.GenerateResponse(text=word if number == 0 else f" {word}", token_ids=[number])
+            if request.prompt == "hang":
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self.cancelled.set()
+        # 8 tokens after the first in 0.5 s: 16.0 tokens/s.
+        usage = gateway_pb2.Usage(
+            prompt_tokens=7, cached_tokens=4, completion_tokens=9, first_token_seconds=0.25, total_seconds=0.75
+        )
+        yield gateway_pb2.GenerateResponse(finish_reason=gateway_pb2.FINISH_REASON_LENGTH, usage=usage)
+
+    async def Chat(self, request: gateway_pb2.ChatRequest, context: Any) -> AsyncIterator[gateway_pb2.ChatResponse]:
+        self.requests.append(request)
+        if request.messages[-1].content == "fail":
+            raise invalid_argument("messages", "too long")
+        yield gateway_pb2.ChatResponse(role="assistant", content=f"{len(request.messages)} ")
+        yield gateway_pb2.ChatResponse(content="messages", finish_reason=gateway_pb2.FINISH_REASON_STOP)
+
+    async def ListModels(self, request: gateway_pb2.ListModelsRequest, context: Any) -> gateway_pb2.ListModelsResponse:
+        return gateway_pb2.ListModelsResponse(models=[gateway_pb2.Model(id="parrot")])
+
+
+class RunningGateway:
+    """The scripted gateway and its address."""
+
+    def __init__(self, servicer: ScriptedGateway, address: str) -> None:
+        self.servicer = servicer
+        self.address = address
+
+
+@pytest.fixture
+def gateway() -> Iterator[RunningGateway]:
+    servicer = ScriptedGateway()
+    address: list[str] = []
+    up, down = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        server = Server(
+            [GATEWAY_NAME],
+            lambda grpc_server: gateway_pb2_grpc.add_GatewayServiceServicer_to_server(servicer, grpc_server),
+        )
+        address.append(await server.start("127.0.0.1:0"))
+        await server.set_ready(True)
+        up.set()
+        await asyncio.to_thread(down.wait)
+        await server.stop(0)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert up.wait(30)
+    yield RunningGateway(servicer, address[0])
+    down.set()
+    thread.join(30)
+
+
+Octavo = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def octavo() -> Octavo:
+    """Runs ``octavo`` with arguments and what it reads on stdin, as a process of its own."""
+
+    def run(arguments: Sequence[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "cli.main", *arguments]
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+    return run
