@@ -208,6 +208,7 @@ async def _start(
             block_size=plan.shape.block_size,
             max_batch_tokens=settings.max_batch_tokens,
             max_sequences=settings.max_sequences,
+            max_chunk=settings.prefill_chunk or settings.max_batch_tokens,
             watermark_blocks=settings.watermark,
         ),
         runner=ModelRunner(loaded.model, pool, plan.shape.block_size),

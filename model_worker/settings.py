@@ -34,6 +34,9 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
     watermark: Annotated[int, Field(ge=0, description="blocks kept free by admissions while others run")] = 0
     max_context: Annotated[int | None, Field(ge=2, description="most tokens per request; absent: the model's")] = None
     max_batch_tokens: Annotated[int, Field(ge=1, description="token budget of a step")] = 512
+    prefill_chunk: Annotated[
+        int | None, Field(ge=1, description="most prompt tokens of one request in a step; absent: the token budget")
+    ] = None
     max_sequences: Annotated[int, Field(ge=1, description="most sequences with KV blocks")] = 32
     max_queued: Annotated[int, Field(ge=1, description="most requests in the queue")] = 1024
     threads: Annotated[int | None, Field(ge=1, description="CPU threads of the model; absent: one per core")] = None

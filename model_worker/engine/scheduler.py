@@ -41,6 +41,7 @@ class Limits:
         num_blocks: the pool's blocks, the null block aside.
         block_size: tokens per block.
         max_batch_tokens: token budget of a step.
+        max_chunk: most prompt tokens of one sequence in a step.
         max_sequences: most sequences with a table; at most the token budget, so that every decode fits a step.
         watermark_blocks: kept free by admissions while others run.
         reserve: admit only what fits to its limit beside all running ones, for a manager that cannot preempt.
@@ -50,6 +51,7 @@ class Limits:
     block_size: int
     max_batch_tokens: int
     max_sequences: int
+    max_chunk: int
     watermark_blocks: int = 0
     reserve: bool = True
 
@@ -202,9 +204,9 @@ class Scheduler:
             if self._blocks(end) > len(sequence.table):
                 self._advance(request, sequence, end)
         for sequence in [one for one in active if len(one.tokens) - one.computed > 1]:
-            end = self._chunk_end(sequence.computed, len(sequence.tokens), budget)
-            if end == sequence.computed:
+            if budget == 0:
                 break
+            end = self._chunk_end(sequence.computed, len(sequence.tokens), budget)
             budget -= end - sequence.computed
             self._planned[sequence.seq] = end
             self._advance(request, sequence, end)
@@ -263,7 +265,7 @@ class Scheduler:
 
     def _chunk_end(self, start: int, length: int, budget: int) -> int:
         """The end of the next chunk: at a block edge where it can be, since only there late hits are found."""
-        end = min(length, start + budget)
+        end = min(length, start + min(budget, self.limits.max_chunk))
         if end < length:
             aligned = end - end % self.limits.block_size
             end = aligned if aligned > start else end
@@ -368,20 +370,19 @@ class Scheduler:
         return sequence
 
     def _rows(self, ends: Mapping[int, int]) -> list[Row]:
-        """What runs: all that was granted, but for the next position of a sequence that ended meanwhile.
+        """What runs: all that was planned and granted, but for sequences that the step run since the plan has ended.
 
-        A prompt chunk runs even then: others may already share its blocks. A position whose id was never committed was
-        promised to nobody.
+        Their next position was promised to nobody, since its id was never committed. A prompt chunk was: others may
+        share its blocks already. It cannot be meant here, since aborts are taken before a plan, not after it.
         """
         rows = []
         for seq, end in ends.items():
             sequence = self.running[seq]
-            if sequence.phase is Phase.ENDED and sequence.computed >= sequence.committed:
+            if sequence.phase is Phase.ENDED:
                 continue
             if end > len(sequence.table) * self.limits.block_size:
                 raise ContractError(f"sequence {seq}: {end} tokens in a table of {len(sequence.table)} blocks")
-            samples = end == len(sequence.tokens) and sequence.phase is Phase.RUNNING
-            rows.append(Row(sequence, sequence.computed, end, samples))
+            rows.append(Row(sequence, sequence.computed, end, samples=end == len(sequence.tokens)))
             sequence.computed = end
         self._note_rows(rows)
         return rows
