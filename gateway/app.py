@@ -1,0 +1,87 @@
+"""The gateway as a process: starts the server, follows its workers' health, drains at a signal."""
+
+import asyncio
+import logging
+
+from gateway.metrics import Metrics
+from gateway.models import ModelCache
+from gateway.routing import Router
+from gateway.servicer import SERVICE, GatewayServicer
+from gateway.settings import GatewaySettings
+from gateway.text.tokenizer import Tokenizer, TokenizerError
+from gateway.workers import Worker
+from octavo.gateway.v1 import gateway_pb2_grpc
+from service import logs
+from service.process import announce_ready, follow_parent
+from service.serving import Server, serve_until_signal
+
+logger = logging.getLogger(__name__)
+
+NAME = "gateway"
+
+
+class Readiness:
+    """Health that follows the workers, and the ready line when some worker can be used for the first time."""
+
+    def __init__(self, server: Server, router: Router, grpc_address: str, metrics_address: str | None) -> None:
+        self._server = server
+        self._router = router
+        self._addresses = (grpc_address, metrics_address)
+        self._announced = False
+
+    async def update(self) -> None:
+        """Call whenever a worker changed."""
+        ready = self._router.ready
+        if ready != self._server.ready:
+            await self._server.set_ready(ready)
+            logger.info("%s", "ready" if ready else "not ready: no worker can be used")
+        if ready and not self._announced:
+            self._announced = True
+            grpc_address, metrics_address = self._addresses
+            models = [model.name for model, _ in self._router.models()]
+            announce_ready(NAME, grpc_address, metrics=metrics_address, models=models)
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        OSError: an address cannot be bound, or a TLS file cannot be read.
+        TokenizerError: the tokenizer folder of the settings is no such folder.
+    """
+    metrics = Metrics()
+    models = ModelCache(Tokenizer.from_folder(settings.tokenizer) if settings.tokenizer else None)
+    workers = [Worker(address, models, settings.worker_tls) for address in settings.workers]
+    router = Router(workers)
+    metrics.show_readiness(lambda: router.ready)
+    servicer = GatewayServicer(router, settings, metrics)
+    server = Server(
+        [SERVICE],
+        lambda target: gateway_pb2_grpc.add_GatewayServiceServicer_to_server(servicer, target),
+        settings.server_tls,
+    )
+    metrics_address = metrics.serve(settings.metrics) if settings.metrics else None
+    grpc_address = await server.start(settings.listen)
+    logger.info("listening on %s, waiting for a worker", grpc_address, extra={"grpc": grpc_address})
+    readiness = Readiness(server, router, grpc_address, metrics_address)
+    watchers = [asyncio.create_task(worker.watch(readiness.update)) for worker in workers]
+    try:
+        await serve_until_signal(server, settings.grace_seconds)
+    finally:
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+        for worker in workers:
+            await worker.close()
+
+
+def run(settings: GatewaySettings) -> int:
+    """Run the gateway in this process; returns the exit status."""
+    logs.set_up(NAME, settings.log_level)
+    follow_parent()
+    try:
+        asyncio.run(serve(settings))
+    except (OSError, TokenizerError) as error:
+        logger.error("cannot start: %s", error)
+        return 1
+    return 0

@@ -1,0 +1,15 @@
+"""Errors of the gateway's inside, free of any surface's field paths; each surface spells them in its own way."""
+
+from collections.abc import Mapping
+
+
+class InvalidRequest(Exception):
+    """A request whose parameters or prompt cannot be served.
+
+    Attributes:
+        problems: what was found and what is allowed, by parameter name (``stop[2]`` for an element).
+    """
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{name}: {problem}" for name, problem in problems.items()))
+        self.problems = dict(problems)

@@ -1,0 +1,124 @@
+"""One request on one worker: sends it, and turns what comes back into pieces.
+
+The worker is read only when the last piece was taken, so a slow reader holds no more here than one message and what
+HTTP/2 flow control lets the worker send ahead.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+
+from gateway import worker_errors
+from gateway.models import ServedModel
+from gateway.parameters import Parameters
+from gateway.prompts import Prompt
+from gateway.streams import Piece, SampleStream
+from gateway.text.detokenizer import Detokenizer
+from gateway.text.stops import StopAutomaton, StopScanner
+from gateway.workers import Worker
+from octavo.worker.v1 import sampling_pb2, worker_pb2
+from service.errors import ServiceError
+
+GREEDY_BELOW = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A validated request.
+
+    Attributes:
+        request_id: its name in logs, here and at the worker.
+        model: what generates.
+        prompt: what is continued.
+        parameters: how.
+        max_tokens: the most tokens generated; prompt and answer fit the context.
+        arrived: ``time.monotonic`` when it arrived.
+        remaining: seconds until its client's deadline, as of now; None without one.
+    """
+
+    request_id: str
+    model: ServedModel
+    prompt: Prompt
+    parameters: Parameters
+    max_tokens: int
+    arrived: float
+    remaining: Callable[[], float | None]
+
+
+def worker_request(generation: Generation) -> worker_pb2.GenerateRequest:
+    """The request as the worker takes it."""
+    parameters = generation.parameters
+    sampling = sampling_pb2.SamplingParams(
+        temperature=0.0 if parameters.temperature < GREEDY_BELOW else parameters.temperature,
+        top_k=parameters.top_k,
+        top_p=parameters.top_p,
+        min_p=parameters.min_p,
+        # The worker's seeds are unsigned: the same 64 bits.
+        seed=None if parameters.seed is None else parameters.seed % 2**64,
+    )
+    stop = sampling_pb2.StopConditions(
+        max_tokens=generation.max_tokens,
+        min_tokens=parameters.min_tokens,
+        stop_token_ids=parameters.stop_token_ids,
+        ignore_eos=parameters.ignore_eos,
+    )
+    return worker_pb2.GenerateRequest(
+        request_id=generation.request_id,
+        token_ids=generation.prompt.token_ids,
+        sampling=sampling,
+        stop=stop,
+        priority=parameters.priority,
+        salt=parameters.cache_salt,
+    )
+
+
+async def pieces(generation: Generation, worker: Worker) -> AsyncGenerator[Piece, None]:
+    """Run a request on a worker.
+
+    The worker's call ends with this generator: at once when a stop string was found, and when the generator is closed
+    or cancelled because the client left.
+
+    Raises:
+        ServiceError: what went wrong, in terms of the client's request.
+    """
+    sample = _sample(generation)
+    remaining = generation.remaining()
+    if remaining is not None and remaining <= 0:
+        raise ServiceError(
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            "the deadline passed before a worker was asked",
+            reason="DEADLINE_EXCEEDED",
+        )
+    tokens = 0
+    try:
+        async with worker.generate(worker_request(generation), remaining) as call:
+            async for message in call:
+                tokens += len(message.token_ids)
+                piece = sample.push(message, time.monotonic() - generation.arrived)
+                found_stop_string = sample.finish is not None and not message.HasField("finished")
+                if found_stop_string:
+                    # Before the piece is handed on: a slow reader must not keep the worker generating.
+                    call.cancel()
+                if piece is not None:
+                    yield piece
+                if found_stop_string:
+                    return
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            worker.look_now()
+        if sample.finish is None:
+            raise worker_errors.translate(worker.address, error, tokens) from error
+    if sample.finish is None:
+        raise worker_errors.ended_early(worker.address, tokens)
+
+
+def _sample(generation: Generation) -> SampleStream:
+    parameters, prompt = generation.parameters, generation.prompt
+    detokenizer = Detokenizer(
+        generation.model.tokenizer, skip_special_tokens=parameters.skip_special_tokens, context=prompt.token_ids
+    )
+    scanner = StopScanner(StopAutomaton(parameters.stop))
+    return SampleStream(0, len(prompt.token_ids), detokenizer, scanner)

@@ -1,0 +1,136 @@
+"""The gRPC surface's messages to and from the gateway's own types. Pure."""
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from gateway.errors import InvalidRequest
+from gateway.parameters import BY_NAME
+from gateway.prompts import PROMPT
+from gateway.streams import FinishReason, Piece, Usage
+from octavo.gateway.v1 import gateway_pb2
+from service.errors import ServiceError
+
+Request = (
+    gateway_pb2.GenerateRequest
+    | gateway_pb2.ChatRequest
+    | gateway_pb2.TokenizeRequest
+    | gateway_pb2.DetokenizeRequest
+    | gateway_pb2.ListModelsRequest
+)
+
+_OPTIONS = frozenset(gateway_pb2.GenerateOptions.DESCRIPTOR.fields_by_name)
+
+
+def given_parameters(request: gateway_pb2.GenerateRequest | gateway_pb2.ChatRequest) -> dict[str, Any]:
+    """What the caller gave, by parameter name: the options, and the request's own fields that are parameters."""
+    own = [(field, value) for field, value in request.ListFields() if field.name in BY_NAME]
+    return {field.name: _plain(value) for field, value in [*request.options.ListFields(), *own]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | int | float | Message):
+        return value
+    return dict(value) if isinstance(value, Mapping) else tuple(value)
+
+
+@contextlib.contextmanager
+def spelled_for(request: Request) -> Iterator[None]:
+    """Turn ``InvalidRequest`` into INVALID_ARGUMENT with the field paths of this request."""
+    try:
+        yield
+    except InvalidRequest as error:
+        fields = {_path(request, name): problem for name, problem in error.problems.items()}
+        message = "; ".join(f"{field}: {problem}" for field, problem in fields.items())
+        raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason="INVALID_FIELD", fields=fields) from error
+
+
+def _path(request: Request, name: str) -> str:
+    base = name.partition("[")[0]
+    if base == PROMPT:
+        return _prompt_path(request) + name[len(PROMPT) :]
+    if base == "tools" and isinstance(request, gateway_pb2.TokenizeRequest):
+        return f"chat.{name}"
+    return f"options.{name}" if base in _OPTIONS else name
+
+
+def _prompt_path(request: Request) -> str:
+    match request:
+        case gateway_pb2.GenerateRequest():
+            return "token_ids.ids" if request.WhichOneof("prompt_kind") == "token_ids" else "prompt"
+        case gateway_pb2.ChatRequest():
+            return "messages"
+        case gateway_pb2.TokenizeRequest():
+            return "chat.messages" if request.WhichOneof("input") == "chat" else "text"
+    return PROMPT
+
+
+def template_messages(messages: Sequence[gateway_pb2.ChatMessage]) -> list[dict[str, Any]]:
+    """The conversation as chat templates read it: plain values in the shape of OpenAI's API.
+
+    Raises:
+        InvalidRequest: the arguments of a tool call are no JSON.
+    """
+    return [_template_message(position, message) for position, message in enumerate(messages)]
+
+
+def _template_message(position: int, message: gateway_pb2.ChatMessage) -> dict[str, Any]:
+    plain: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.name:
+        plain["name"] = message.name
+    if message.tool_call_id:
+        plain["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            _template_tool_call(f"{PROMPT}[{position}].tool_calls[{at}]", call)
+            for at, call in enumerate(message.tool_calls)
+        ]
+    return plain
+
+
+def _template_tool_call(name: str, call: gateway_pb2.ToolCall) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.arguments_json or "{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest({f"{name}.arguments_json": "no JSON found"}) from error
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def generate_response(header: gateway_pb2.ResponseHeader, piece: Piece) -> gateway_pb2.GenerateResponse:
+    """A piece for Generate."""
+    response = gateway_pb2.GenerateResponse(
+        header=header, index=piece.index, text=piece.text, token_ids=piece.token_ids
+    )
+    if piece.finish is not None:
+        response.finish_reason = _FINISH_REASONS[piece.finish.reason]
+        response.stop_reason = piece.finish.stop_reason
+        response.usage.CopyFrom(_usage(piece.finish.usage))
+    return response
+
+
+def chat_response(header: gateway_pb2.ResponseHeader, piece: Piece, *, role: str) -> gateway_pb2.ChatResponse:
+    """A piece for Chat; ``role`` is empty but in an answer's first message."""
+    response = gateway_pb2.ChatResponse(
+        header=header, index=piece.index, role=role, content=piece.text, token_ids=piece.token_ids
+    )
+    if piece.finish is not None:
+        response.finish_reason = _FINISH_REASONS[piece.finish.reason]
+        response.stop_reason = piece.finish.stop_reason
+        response.usage.CopyFrom(_usage(piece.finish.usage))
+    return response
+
+
+_FINISH_REASONS = {
+    FinishReason.STOP: gateway_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: gateway_pb2.FINISH_REASON_LENGTH,
+    FinishReason.ABORTED: gateway_pb2.FINISH_REASON_ABORTED,
+}
+
+
+def _usage(usage: Usage) -> gateway_pb2.Usage:
+    return gateway_pb2.Usage(**dataclasses.asdict(usage))

@@ -1,0 +1,198 @@
+"""The kinds of value that request parameters have, each with its bounds.
+
+A kind looks at one value and yields what is wrong with it. Text that a user wrote is never part of a problem: problems
+are logged.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Problem(NamedTuple):
+    """What is wrong. ``at`` is empty for the value itself, or names an element, such as ``[3]``."""
+
+    at: str
+    found: str
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the floats
+        return False
+
+
+def _shown(value: float) -> str:
+    """A number in a few characters, whatever its size."""
+    try:
+        return str(value) if isinstance(value, int) and abs(value) < 2**64 else f"{value:g}"
+    except OverflowError:
+        return "a number beyond 1e308"
+
+
+class Kind(Protocol):
+    """A type with bounds."""
+
+    @property
+    def allowed(self) -> str:
+        """What is allowed, for people."""
+        ...
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        """Nothing for an allowed value. ``vocab_size`` bounds token ids."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """A whole number in [low, high]."""
+
+    low: int
+    high: int
+
+    @property
+    def allowed(self) -> str:
+        return f"a whole number from {self.low} to {self.high}"
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        if not isinstance(value, int) or isinstance(value, bool):
+            yield Problem("", type(value).__name__)
+        elif not self.low <= value <= self.high:
+            yield Problem("", _shown(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite number in [low, high], or (low, high] when ``above_low``."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    above_low: bool = False
+
+    @property
+    def allowed(self) -> str:
+        bounds = []
+        if self.low > -math.inf:
+            bounds.append(f"{'above' if self.above_low else 'at least'} {self.low:g}")
+        if self.high < math.inf:
+            bounds.append(f"at most {self.high:g}")
+        return " ".join(["a finite number", " and ".join(bounds)]).strip()
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            yield Problem("", type(value).__name__)
+        elif not (_is_finite(value) and self.low <= value <= self.high and (value > self.low or not self.above_low)):
+            yield Problem("", _shown(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """True or false."""
+
+    @property
+    def allowed(self) -> str:
+        return "true or false"
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        if not isinstance(value, bool):
+            yield Problem("", type(value).__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string of at most ``max_bytes`` in UTF-8."""
+
+    max_bytes: int
+    min_bytes: int = 0
+
+    @property
+    def allowed(self) -> str:
+        return f"text of {self.min_bytes} to {self.max_bytes} bytes"
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        if not isinstance(value, str):
+            yield Problem("", type(value).__name__)
+            return
+        size = len(value.encode(errors="surrogatepass"))
+        if not self.min_bytes <= size <= self.max_bytes:
+            yield Problem("", f"{size} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """At most ``max_count`` strings of 1 to ``max_bytes`` bytes each."""
+
+    max_count: int
+    max_bytes: int
+
+    @property
+    def allowed(self) -> str:
+        return f"at most {self.max_count} texts of 1 to {self.max_bytes} bytes each"
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            yield Problem("", type(value).__name__)
+            return
+        if len(value) > self.max_count:
+            yield Problem("", f"{len(value)} texts")
+        element = Text(self.max_bytes, min_bytes=1)
+        for position, text in enumerate(value):
+            for problem in element.problems(text, vocab_size):
+                yield Problem(f"[{position}]", problem.found)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIds:
+    """At most ``max_count`` ids of the model's vocabulary."""
+
+    max_count: int
+
+    @property
+    def allowed(self) -> str:
+        return f"at most {self.max_count} token ids of the model's vocabulary"
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            yield Problem("", type(value).__name__)
+            return
+        if len(value) > self.max_count:
+            yield Problem("", f"{len(value)} ids")
+            return
+        element = Integer(0, vocab_size - 1)
+        for position, id_ in enumerate(value):
+            for problem in element.problems(id_, vocab_size):
+                yield Problem(f"[{position}]", f"{problem.found} in a vocabulary of {vocab_size}")
+
+
+@dataclass(frozen=True, slots=True)
+class Biases:
+    """A number in [-limit, limit] per token id of the model's vocabulary."""
+
+    limit: float
+
+    @property
+    def allowed(self) -> str:
+        return f"numbers from {-self.limit:g} to {self.limit:g} by token id of the model's vocabulary"
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        if not isinstance(value, Mapping):
+            yield Problem("", type(value).__name__)
+            return
+        key, bias = Integer(0, vocab_size - 1), Number(-self.limit, self.limit)
+        for id_, number in value.items():
+            for problem in (*key.problems(id_, vocab_size), *bias.problems(number, vocab_size)):
+                yield Problem(f"[{id_}]", problem.found)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A structured value that another module reads."""
+
+    @property
+    def allowed(self) -> str:
+        return "a document"
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        return iter(())

@@ -1,0 +1,145 @@
+"""The one table of request parameters: gRPC reads it now, OpenAI HTTP will read the same.
+
+A surface turns a request into ``{name: value}`` holding only what the caller gave; ``validate`` answers with all
+problems at once, or with the values that a generation runs on.
+"""
+
+import enum
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gateway.errors import InvalidRequest
+from gateway.parameter_kinds import Biases, Boolean, Document, Integer, Kind, Number, Text, Texts, TokenIds
+
+# Errors travel in HTTP/2 trailers, of which clients accept 8 KiB: more problems than this are cut off.
+MAX_PROBLEMS = 8
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+class Call(enum.Flag):
+    """The calls that take parameters."""
+
+    GENERATE = enum.auto()
+    CHAT = enum.auto()
+    ANY = GENERATE | CHAT
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One row of the table.
+
+    Attributes:
+        name: the field's name on every surface.
+        kind: type and bounds.
+        default: the value when the caller gives none.
+        meaning: one line for people.
+        calls: where it is allowed.
+        served: the values that this version serves; None for all that ``kind`` allows. The others are refused by name,
+            because a parameter that is silently ignored gives a wrong answer.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    meaning: str
+    calls: Call = Call.ANY
+    served: tuple[object, ...] | None = None
+
+
+TABLE: tuple[Parameter, ...] = (
+    Parameter("max_tokens", Integer(1, INT32_MAX), None, "the most tokens generated"),
+    Parameter("min_tokens", Integer(0, INT32_MAX), 0, "tokens generated before a stop token may be chosen"),
+    Parameter("temperature", Number(0), 1.0, "divides the logits; 0, and anything below 1e-5, is greedy"),
+    Parameter("top_k", Integer(0, INT32_MAX), 0, "keeps the k most likely tokens; 0 keeps all"),
+    Parameter("top_p", Number(0, 1, above_low=True), 1.0, "keeps the most likely tokens of this probability together"),
+    Parameter("min_p", Number(0, 1), 0.0, "drops tokens less likely than this share of the most likely one"),
+    Parameter("seed", Integer(-INT64_MAX - 1, INT64_MAX), None, "makes sampling repeatable"),
+    Parameter("stop", Texts(max_count=16, max_bytes=1024), (), "strings that end the text and are no part of it"),
+    Parameter("stop_token_ids", TokenIds(max_count=128), (), "tokens that end the text"),
+    Parameter("ignore_eos", Boolean(), False, "goes on past the end-of-sequence token"),
+    Parameter("priority", Integer(-INT32_MAX - 1, INT32_MAX), 0, "ranks requests; smaller is more important"),
+    Parameter("cache_salt", Text(max_bytes=256), "", "keeps the prefix from requests of another salt"),
+    Parameter("skip_special_tokens", Boolean(), True, "leaves special tokens out of the text"),
+    Parameter("echo", Boolean(), False, "sends the prompt's text first", Call.GENERATE),
+    Parameter("request_id", Text(max_bytes=128), "", "names the request in logs"),
+    Parameter("n", Integer(1, 128), 1, "number of answers", served=(1,)),
+    Parameter("best_of", Integer(1, 128), None, "answers generated, of which the n best are kept", served=(1,)),
+    Parameter("beam_width", Integer(1, 128), None, "beam search of this width", served=()),
+    Parameter("length_penalty", Number(), 1.0, "exponent of the length in a beam's score", served=(1,)),
+    Parameter("typical_p", Number(0, 1, above_low=True), 1.0, "keeps locally typical tokens", served=(1,)),
+    Parameter("repetition_penalty", Number(0, above_low=True), 1.0, "weakens tokens already seen", served=(1,)),
+    Parameter("presence_penalty", Number(-2, 2), 0.0, "weakens tokens already generated", served=(0,)),
+    Parameter("frequency_penalty", Number(-2, 2), 0.0, "weakens tokens by how often they came", served=(0,)),
+    Parameter("logit_bias", Biases(100), None, "added to the logits of token ids", served=()),
+    Parameter("logprobs", Integer(0, 20), None, "log-probabilities of this many most likely tokens", served=()),
+    Parameter("prompt_logprobs", Integer(0, 20), None, "the same for the prompt", Call.GENERATE, served=()),
+    Parameter("response_format", Document(), None, "constrains the output", served=()),
+    Parameter("tools", Document(), None, "functions the model may call", Call.CHAT, served=()),
+    Parameter("adapter", Text(max_bytes=256), "", "fine-tuned weights", served=("",)),
+)
+
+BY_NAME: Mapping[str, Parameter] = {parameter.name: parameter for parameter in TABLE}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The validated values a generation runs on; names and units as in the table."""
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    priority: int = 0
+    cache_salt: str = field(default="", repr=False)
+    skip_special_tokens: bool = True
+    echo: bool = False
+    request_id: str = ""
+
+
+_USED = frozenset(Parameters.__dataclass_fields__)
+
+
+def validate(call: Call, values: Mapping[str, Any], vocab_size: int) -> Parameters:
+    """The values a generation runs on.
+
+    Args:
+        call: the call that the values came with.
+        values: what the caller gave, by parameter name.
+        vocab_size: the model's; token ids are below it.
+
+    Raises:
+        InvalidRequest: naming the wrong values (the first 8), with what was found and what is allowed.
+    """
+    problems: dict[str, str] = {}
+    for name, value in values.items():
+        problems.update(_problems(call, name, value, vocab_size))
+    max_tokens, min_tokens = values.get("max_tokens"), values.get("min_tokens", 0)
+    if max_tokens is not None and not problems.keys() & {"max_tokens", "min_tokens"} and min_tokens > max_tokens:
+        problems["min_tokens"] = f"{min_tokens} found, allowed is at most max_tokens, which is {max_tokens}"
+    if problems:
+        raise InvalidRequest(dict(itertools.islice(problems.items(), MAX_PROBLEMS)))
+    chosen = {row.name: values.get(row.name, row.default) for row in TABLE if row.name in _USED}
+    return Parameters(**chosen)
+
+
+def _problems(call: Call, name: str, value: object, vocab_size: int) -> Iterator[tuple[str, str]]:
+    row = BY_NAME.get(name)
+    if row is None or not row.calls & call:
+        yield name, "is no parameter of this call"
+        return
+    found = list(row.kind.problems(value, vocab_size))
+    for problem in found:
+        yield f"{name}{problem.at}", f"{problem.found} found, allowed is {row.kind.allowed}"
+    if not found and row.served is not None and value not in row.served:
+        only = f"; only {', '.join(map(str, row.served))} is" if row.served else ""
+        yield name, f"is not supported by this version{only}"

@@ -1,0 +1,149 @@
+"""A prompt, or a conversation, becomes token ids that fit the model; or an error says why it cannot.
+
+Problems name ``prompt``; each surface knows which of its fields the prompt came in.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gateway.errors import InvalidRequest
+from gateway.models import ServedModel
+from gateway.parameters import Parameters
+from gateway.text.chat_template import ChatTemplateError
+
+PROMPT = "prompt"
+
+# Encoding runs at megabytes per second: up to here it takes less than handing it to a thread would cost the others.
+INLINE_CHARACTERS = 4096
+
+# Checked here and not by the template, which may drop an unknown role silently.
+ROLES = ("system", "user", "assistant", "tool")
+
+Message = Mapping[str, Any]
+
+
+class Prompt(NamedTuple):
+    """What the model is given."""
+
+    token_ids: Sequence[int]
+    text: str | None
+    """The text that was tokenized; None for a prompt of token ids."""
+
+
+def check_size(text: str, max_bytes: int) -> None:
+    """Refuse what is no text, or too long to be looked at.
+
+    Raises:
+        InvalidRequest: see above.
+    """
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRequest({PROMPT: "a lone surrogate found, allowed is Unicode text"}) from error
+    if size > max_bytes:
+        raise InvalidRequest({PROMPT: f"{size} bytes found, allowed are at most {max_bytes}"})
+
+
+async def from_text(model: ServedModel, text: str, max_bytes: int) -> Prompt:
+    """Tokenize text, with the special tokens that the tokenizer puts around one.
+
+    Raises:
+        InvalidRequest: the text is too long or no Unicode.
+    """
+    check_size(text, max_bytes)
+    return Prompt(await _encode(model, text, add_special_tokens=True), text)
+
+
+def from_token_ids(model: ServedModel, token_ids: Sequence[int]) -> Prompt:
+    """Take token ids as they are.
+
+    Raises:
+        InvalidRequest: one lies outside the vocabulary.
+    """
+    check_vocabulary(model, token_ids, PROMPT)
+    return Prompt(token_ids, None)
+
+
+def check_vocabulary(model: ServedModel, token_ids: Sequence[int], name: str) -> None:
+    """Refuse ids outside the model's vocabulary.
+
+    Raises:
+        InvalidRequest: naming the first one.
+    """
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < model.vocab_size:
+        at, id_ = next((at, id_) for at, id_ in enumerate(token_ids) if not 0 <= id_ < model.vocab_size)
+        raise InvalidRequest({f"{name}[{at}]": f"{id_} found, token ids are below {model.vocab_size}"})
+
+
+async def from_messages(
+    model: ServedModel, messages: Sequence[Message], max_bytes: int, *, continue_final_message: bool
+) -> Prompt:
+    """Render a conversation by the model's chat template and tokenize the result.
+
+    Args:
+        model: whose template and tokenizer.
+        messages: plain JSON values, as chat templates read them.
+        max_bytes: bound of the conversation, and of the rendered text.
+        continue_final_message: leave the last message open instead of opening an answer.
+
+    Raises:
+        InvalidRequest: there is no message, a role is unknown, the template refuses, or it is too long.
+    """
+    if not messages:
+        raise InvalidRequest({PROMPT: "empty, at least one message is needed"})
+    for position, message in enumerate(messages):
+        if message["role"] not in ROLES:
+            raise InvalidRequest({f"{PROMPT}[{position}].role": f"unknown, allowed are {', '.join(ROLES)}"})
+    # A message costs the template time whatever its content, so it counts as one byte at least.
+    size = sum(1 + len(message["content"].encode(errors="surrogatepass")) for message in messages)
+    if size > max_bytes:
+        raise InvalidRequest({PROMPT: f"{size} bytes found, allowed are at most {max_bytes}"})
+    try:
+        text = await asyncio.to_thread(
+            model.template.render,
+            messages,
+            add_generation_prompt=not continue_final_message,
+            continue_final_message=continue_final_message,
+        )
+    except ChatTemplateError as error:
+        raise InvalidRequest({PROMPT: str(error)}) from error
+    check_size(text, max_bytes)
+    return Prompt(await _encode(model, text, add_special_tokens=False), text)
+
+
+def token_budget(model: ServedModel, prompt_tokens: int, parameters: Parameters, default_max_tokens: int) -> int:
+    """The most tokens to generate.
+
+    ``max_tokens`` when the caller gave it; else the default, cut where the context ends.
+
+    Raises:
+        InvalidRequest: prompt and answer do not fit the context, or fewer than ``min_tokens`` do.
+    """
+    if prompt_tokens == 0:
+        raise InvalidRequest({PROMPT: "no token found, at least one is needed"})
+    room = model.max_context - prompt_tokens
+    if room < 1:
+        raise InvalidRequest(
+            {
+                PROMPT: f"{prompt_tokens} tokens found, allowed are at most {model.max_context - 1}: "
+                f"the context holds {model.max_context} with the answer"
+            }
+        )
+    if parameters.max_tokens is not None and parameters.max_tokens > room:
+        raise InvalidRequest(
+            {
+                "max_tokens": f"{parameters.max_tokens} found, allowed are at most {room}: "
+                f"the context holds {model.max_context} tokens and the prompt has {prompt_tokens}"
+            }
+        )
+    budget = min(default_max_tokens, room) if parameters.max_tokens is None else parameters.max_tokens
+    if parameters.min_tokens > budget:
+        raise InvalidRequest({"min_tokens": f"{parameters.min_tokens} found, at most {budget} tokens are generated"})
+    return budget
+
+
+async def _encode(model: ServedModel, text: str, *, add_special_tokens: bool) -> list[int]:
+    if len(text) <= INLINE_CHARACTERS:
+        return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    return await asyncio.to_thread(model.tokenizer.encode, text, add_special_tokens=add_special_tokens)

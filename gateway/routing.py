@@ -1,0 +1,87 @@
+"""Which worker serves a request, and whether any can."""
+
+from collections.abc import Sequence
+
+import grpc
+
+from gateway.models import ServedModel
+from gateway.workers import Worker
+from service.errors import ServiceError, invalid_argument
+
+RETRY_SECONDS = 1.0
+
+
+class Router:
+    """Routes by model name to the usable worker with the fewest running calls; the first listed wins a tie."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self._workers = tuple(workers)
+
+    @property
+    def ready(self) -> bool:
+        """Whether some worker can be used."""
+        return any(worker.trouble is None for worker in self._workers)
+
+    def models(self) -> list[tuple[ServedModel, int]]:
+        """The known models by name, each with the number of workers that serve it now.
+
+        A name that workers use for different models (an upgrade that is half done) stands for the one with the most
+        usable workers.
+        """
+        usable: dict[ServedModel, int] = {}
+        for worker in self._workers:
+            if worker.model is not None:
+                usable[worker.model] = usable.get(worker.model, 0) + (worker.trouble is None)
+        by_name: dict[str, ServedModel] = {}
+        for model, count in usable.items():
+            rival = by_name.get(model.name)
+            if rival is None or usable[rival] < count:
+                by_name[model.name] = model
+        return [(by_name[name], usable[by_name[name]]) for name in sorted(by_name)]
+
+    def model(self, name: str) -> ServedModel:
+        """The model of a name; of the empty name, the only one.
+
+        Raises:
+            ServiceError: NOT_FOUND with the known names, INVALID_ARGUMENT when a name is needed, UNAVAILABLE when no
+                worker has told yet what it serves.
+        """
+        known = {model.name: model for model, _ in self.models()}
+        if not known:
+            raise self._unavailable(self._workers)
+        if name in known:
+            return known[name]
+        names = ", ".join(known)
+        if name:
+            raise ServiceError(
+                grpc.StatusCode.NOT_FOUND,
+                f"no model is served under that name; served: {names}",
+                reason="UNKNOWN_MODEL",
+                metadata={"served": names},
+            )
+        if len(known) > 1:
+            raise invalid_argument("model", f"empty, but several are served: {names}")
+        return next(iter(known.values()))
+
+    def pick(self, model: ServedModel) -> Worker:
+        """The worker for one more request of a model.
+
+        Raises:
+            ServiceError: UNAVAILABLE, saying what is wrong with each of its workers.
+        """
+        serving = [worker for worker in self._workers if worker.model is model]
+        usable = [worker for worker in serving if worker.trouble is None]
+        if not usable:
+            raise self._unavailable(serving or self._workers)
+        return min(usable, key=lambda worker: worker.running)
+
+    def _unavailable(self, workers: Sequence[Worker]) -> ServiceError:
+        troubles = {worker.address: worker.trouble.reason for worker in workers if worker.trouble is not None}
+        said = "; ".join(f"{address}: {reason}" for address, reason in troubles.items())
+        return ServiceError(
+            grpc.StatusCode.UNAVAILABLE,
+            f"no worker is ready: {said}",
+            reason="NO_WORKER_READY",
+            metadata=troubles,
+            retry_seconds=RETRY_SECONDS,
+        )

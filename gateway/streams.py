@@ -1,0 +1,157 @@
+"""Worker messages become pieces of text. Pure: no network, and time comes in as an argument.
+
+    worker tokens -> detokenizer -> stop strings -> pieces
+
+The texts of a sample's pieces, concatenated, are its whole text: the decoded tokens, up to a stop string, without the
+token that stopped it.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.text.detokenizer import Detokenizer
+from gateway.text.stops import StopScanner
+from octavo.worker.v1 import sampling_pb2, worker_pb2
+
+
+class FinishReason(enum.Enum):
+    """Why a sample ended; names as on the wire."""
+
+    STOP = enum.auto()
+    LENGTH = enum.auto()
+    ABORTED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a sample took. What only the worker's last message tells is 0 when a stop string ended the sample before."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    queue_seconds: float = 0.0
+    first_token_seconds: float = 0.0
+    total_seconds: float = 0.0
+    preemptions: int = 0
+    prefill_chunks: int = 0
+    max_batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How a sample ended. ``stop_reason`` is the stop string, or the stop token's id, as text; else empty."""
+
+    reason: FinishReason
+    stop_reason: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """New text and new tokens of sample ``index``; ``finish`` is set in its last piece.
+
+    Text that an unfinished character or a possible stop string holds back comes with a later piece than its tokens.
+    """
+
+    index: int
+    text: str
+    token_ids: Sequence[int]
+    finish: Finish | None = None
+
+
+_REASONS = {
+    sampling_pb2.FINISH_REASON_STOP: FinishReason.STOP,
+    sampling_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    sampling_pb2.FINISH_REASON_ABORTED: FinishReason.ABORTED,
+}
+
+
+class SampleStream:
+    """Assembles one sample.
+
+    Args:
+        index: the sample.
+        prompt_tokens: length of the prompt, for the usage.
+        detokenizer: at the start of the answer.
+        scanner: of the request's stop strings.
+    """
+
+    def __init__(self, index: int, prompt_tokens: int, detokenizer: Detokenizer, scanner: StopScanner) -> None:
+        self.index = index
+        self.finish: Finish | None = None
+        self._prompt_tokens = prompt_tokens
+        self._detokenizer = detokenizer
+        self._scanner = scanner
+        self._cached_tokens = 0
+        self._completion_tokens = 0
+        self._first_token_seconds = 0.0
+
+    def push(self, message: worker_pb2.GenerateResponse, seconds: float) -> Piece | None:
+        """Take the worker's next message for this sample; the piece it gives, None when it holds nothing new.
+
+        Args:
+            message: of this sample. After the finish it is ignored.
+            seconds: time since the request arrived.
+
+        Raises:
+            ValueError: the worker ended the sample for no known reason.
+        """
+        if self.finish is not None:
+            return None
+        if message.HasField("started"):
+            self._cached_tokens = message.started.cached_tokens
+        if message.token_ids and self._completion_tokens == 0:
+            self._first_token_seconds = seconds
+        texts: list[str] = []
+        stop_token = message.finished.stop_token_id if message.finished.HasField("stop_token_id") else None
+        last = len(message.token_ids) - 1
+        for position, token in enumerate(message.token_ids):
+            self._completion_tokens += 1
+            # The token that stops a sample is one of its tokens, but as little a part of its text as a stop string is.
+            if position == last and token == stop_token:
+                break
+            scanned = self._scanner.push(self._detokenizer.push((token,)))
+            texts.append(scanned.text)
+            if scanned.stop is not None:
+                self.finish = Finish(FinishReason.STOP, scanned.stop, self._usage(None, seconds))
+                return Piece(self.index, "".join(texts), tuple(message.token_ids[: position + 1]), self.finish)
+        if message.HasField("finished"):
+            texts.append(self._end(message.finished, seconds))
+        elif not message.token_ids:
+            return None
+        return Piece(self.index, "".join(texts), tuple(message.token_ids), self.finish)
+
+    def _end(self, finished: worker_pb2.Finished, seconds: float) -> str:
+        """Set the finish that the worker tells; returns the text held back until now."""
+        if finished.reason not in _REASONS:
+            raise ValueError(f"the worker ended a sample with reason {finished.reason}")
+        usage = self._usage(finished.stats, seconds)
+        scanned = self._scanner.push(self._detokenizer.finish())
+        if scanned.stop is not None:
+            self.finish = Finish(FinishReason.STOP, scanned.stop, usage)
+            return scanned.text
+        stop_reason = str(finished.stop_token_id) if finished.HasField("stop_token_id") else ""
+        self.finish = Finish(_REASONS[finished.reason], stop_reason, usage)
+        return scanned.text + self._scanner.finish()
+
+    def _usage(self, stats: worker_pb2.RequestStats | None, seconds: float) -> Usage:
+        if stats is None:
+            return Usage(
+                prompt_tokens=self._prompt_tokens,
+                completion_tokens=self._completion_tokens,
+                cached_tokens=self._cached_tokens,
+                first_token_seconds=self._first_token_seconds,
+                total_seconds=seconds,
+            )
+        return Usage(
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
+            cached_tokens=stats.cached_tokens,
+            queue_seconds=stats.queue_seconds,
+            first_token_seconds=stats.first_token_seconds,
+            total_seconds=seconds,
+            preemptions=stats.recomputes + stats.swaps,
+            prefill_chunks=stats.prefill_chunks,
+            max_batch=stats.max_batch,
+        )

@@ -1,0 +1,82 @@
+"""What a worker's error means to a client."""
+
+import grpc
+import grpc.aio
+from google.rpc import error_details_pb2
+
+from service.errors import ServiceError, status_of
+
+RETRY_SECONDS = 1.0
+
+# Answers about the request itself: the client hears them in the worker's words.
+_ABOUT_THE_REQUEST = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+
+
+def translate(address: str, error: grpc.aio.AioRpcError, tokens: int) -> ServiceError:
+    """The error for the client of a call that ran on the worker at ``address`` and had brought ``tokens`` tokens.
+
+    Errors about the request keep code, details and fields; a lost or leaving worker is UNAVAILABLE with a RetryInfo;
+    anything else is INTERNAL.
+    """
+    code, details = error.code(), error.details() or ""
+    if code in _ABOUT_THE_REQUEST:
+        return _repeat(error)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServiceError(code, f"the deadline passed after {tokens} tokens", reason="DEADLINE_EXCEEDED")
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
+        return ServiceError(
+            grpc.StatusCode.UNAVAILABLE,
+            f"worker {address} failed after {tokens} tokens: {details or code.name}",
+            reason="WORKER_LOST",
+            metadata={"worker": address, "tokens": str(tokens)},
+            retry_seconds=RETRY_SECONDS,
+        )
+    return ServiceError(
+        grpc.StatusCode.INTERNAL,
+        f"worker {address} failed after {tokens} tokens: {code.name}: {details}",
+        reason="WORKER_FAILED",
+        metadata={"worker": address},
+    )
+
+
+def ended_early(address: str, tokens: int) -> ServiceError:
+    """For a worker whose stream ended well before its samples did."""
+    return ServiceError(
+        grpc.StatusCode.INTERNAL,
+        f"worker {address} ended its stream after {tokens} tokens without finishing",
+        reason="WORKER_FAILED",
+        metadata={"worker": address},
+    )
+
+
+def _repeat(error: grpc.aio.AioRpcError) -> ServiceError:
+    reason, fields, metadata, retry_seconds = "WORKER_REFUSED", {}, {}, None
+    for detail in getattr(status_of(error), "details", ()):
+        info, bad, retry = (
+            error_details_pb2.ErrorInfo(),
+            error_details_pb2.BadRequest(),
+            error_details_pb2.RetryInfo(),
+        )
+        if detail.Unpack(info):
+            reason, metadata = info.reason, dict(info.metadata)
+        elif detail.Unpack(bad):
+            fields = {violation.field: violation.description for violation in bad.field_violations}
+        elif detail.Unpack(retry):
+            retry_seconds = retry.retry_delay.ToMilliseconds() / 1000
+    return ServiceError(
+        error.code(),
+        error.details() or error.code().name,
+        reason=reason,
+        fields=fields,
+        metadata=metadata,
+        retry_seconds=retry_seconds,
+    )

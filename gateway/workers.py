@@ -1,0 +1,164 @@
+"""One model worker: its connection, its health, its model, and the calls that run on it.
+
+A worker is looked at every second: ``grpc.health.v1`` for ``octavo.worker.v1.WorkerService``, then its model. Two looks
+without an answer within 2 s each make it unusable, so a frozen worker is noticed after at most 1 + 2 + 2 seconds, while
+a single late answer of a busy one changes nothing.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from gateway.models import ModelCache, ServedModel
+from gateway.text.tokenizer import TokenizerError
+from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
+from service.channels import TlsFiles, open_aio_channel
+
+logger = logging.getLogger(__name__)
+
+WORKER_SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
+
+LOOK_EVERY_SECONDS = 1.0
+ANSWER_SECONDS = 2.0
+MISSES_ALLOWED = 1
+TOKENIZER_SECONDS = 60.0
+# The largest published tokenizers take about 40 MB; more than this is no tokenizer.
+MAX_TOKENIZER_BYTES = 256 << 20
+
+GenerateCall = grpc.aio.UnaryStreamCall[worker_pb2.GenerateRequest, worker_pb2.GenerateResponse]
+Changed = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a worker cannot be used.
+
+    Attributes:
+        reason: one line for people.
+        silent: it did not answer in time, which a busy worker may do once.
+        misconfigured: waiting will not help; somebody has to change a setting.
+    """
+
+    reason: str
+    silent: bool = False
+    misconfigured: bool = False
+
+
+class Worker:
+    """A worker at an address. Usable while ``trouble`` is None.
+
+    Attributes:
+        address: host:port.
+        model: what it serves, or last served; None until it told.
+        trouble: why it cannot be used now.
+        running: calls that run on it from here.
+    """
+
+    def __init__(self, address: str, models: ModelCache, tls: TlsFiles | None = None) -> None:
+        self.address = address
+        self.model: ServedModel | None = None
+        self.trouble: Trouble | None = Trouble("it was not reached yet")
+        self.running = 0
+        self._models = models
+        self._channel = open_aio_channel(address, tls)
+        self._stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
+        self._health = health_pb2_grpc.HealthStub(self._channel)
+        self._look_now = asyncio.Event()
+
+    async def watch(self, changed: Changed) -> None:
+        """Look at the worker until cancelled; ``changed`` is awaited whenever its trouble or model changed."""
+        silent_looks = 0
+        while True:
+            self._look_now.clear()
+            trouble, model = await self._look()
+            silent_looks = silent_looks + 1 if trouble is not None and trouble.silent else 0
+            if not 0 < silent_looks <= MISSES_ALLOWED:
+                await self._update(trouble, model, changed)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._look_now.wait(), LOOK_EVERY_SECONDS)
+
+    def look_now(self) -> None:
+        """Have the worker looked at without delay: a call on it has just failed."""
+        self._look_now.set()
+
+    @contextlib.asynccontextmanager
+    async def generate(self, request: worker_pb2.GenerateRequest, timeout: float | None) -> AsyncIterator[GenerateCall]:
+        """Run a request; leaving the block cancels what still runs.
+
+        Args:
+            request: the request.
+            timeout: seconds until the worker gives up, None for no limit.
+        """
+        self.running += 1
+        call = self._stub.Generate(request, timeout=timeout)
+        try:
+            yield call
+        finally:
+            self.running -= 1
+            call.cancel()
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def _update(self, trouble: Trouble | None, model: ServedModel | None, changed: Changed) -> None:
+        before = (self.trouble, self.model)
+        self.trouble, self.model = trouble, model or self.model
+        if (self.trouble, self.model) == before:
+            return
+        if trouble is None:
+            logger.info("worker %s is ready", self.address, extra={"model": self.model and self.model.name})
+        else:
+            level = logging.ERROR if trouble.misconfigured else logging.WARNING
+            logger.log(level, "worker %s cannot be used: %s", self.address, trouble.reason)
+        await changed()
+
+    async def _look(self) -> tuple[Trouble | None, ServedModel | None]:
+        try:
+            request = health_pb2.HealthCheckRequest(service=WORKER_SERVICE)
+            health = await self._health.Check(request, timeout=ANSWER_SECONDS)
+            if health.status != health_pb2.HealthCheckResponse.SERVING:
+                return Trouble("it is not ready: its model loads, its KV manager is missing, or it drains"), None
+            # Asked each time, since a worker may be replaced by another one between two looks.
+            description = await self._stub.GetModel(worker_pb2.GetModelRequest(), timeout=ANSWER_SECONDS)
+            return None, await self._models.get(description, self._fetch_tokenizer)
+        except grpc.aio.AioRpcError as error:
+            return _trouble_of(error), None
+        except TokenizerError as error:
+            return Trouble(f"its tokenizer cannot be used: {error}", misconfigured=True), None
+        except Exception as error:
+            logger.exception("looking at worker %s failed", self.address)
+            return Trouble(f"looking at it failed: {type(error).__name__}"), None
+
+    async def _fetch_tokenizer(self) -> dict[str, bytes]:
+        files: dict[str, bytearray] = {}
+        total = 0
+        call = self._stub.GetTokenizer(worker_pb2.GetTokenizerRequest(), timeout=TOKENIZER_SECONDS)
+        async for piece in call:
+            total += len(piece.data)
+            if total > MAX_TOKENIZER_BYTES:
+                call.cancel()
+                raise TokenizerError(f"it is larger than {MAX_TOKENIZER_BYTES} bytes")
+            files.setdefault(piece.name, bytearray()).extend(piece.data)
+        return {name: bytes(content) for name, content in files.items()}
+
+
+def _trouble_of(error: grpc.aio.AioRpcError) -> Trouble:
+    code, details = error.code(), error.details() or ""
+    cause = details.rpartition("last error: ")[2]
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return Trouble("it does not answer", silent=True)
+    if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED):
+        return Trouble(f"a gRPC server answers there, but not one of {WORKER_SERVICE}", misconfigured=True)
+    if "SETTINGS frame as the first frame" in details or "http1" in details.lower():
+        return Trouble(
+            f"what listens there does not speak gRPC; expected is {WORKER_SERVICE} ({cause})", misconfigured=True
+        )
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return Trouble(cause)
+    return Trouble(f"{code.name}: {cause}")
