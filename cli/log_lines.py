@@ -71,4 +71,6 @@ class LogPrinter:
         parsed = LogLine.parse(line)
         if parsed.progress is not None:
             self.progress[service] = parsed.progress
+            if self._console.is_terminal:
+                return  # the spinner shows it
         self._console.print(parsed.render(service), soft_wrap=True)

@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -65,14 +64,14 @@ def _start(
     in_process: bool,
 ) -> Started:
     """Manager, worker, gateway: each is told of the one before. Returns once the gateway's health is SERVING."""
-    manager_ready: dict[str, Any] = {}
     if in_process:
         supervisor.start("model_worker", stack.embedded_command(options, addresses))
     else:
         supervisor.start("kv_manager", stack.manager_command(options, addresses))
-        with progress.shown("the KV manager starts") as tick:
-            manager_ready = supervisor.wait_ready("kv_manager", tick)
-        supervisor.start("model_worker", stack.worker_command(options, addresses, str(manager_ready["grpc"])))
+    with progress.shown("the KV manager starts") as tick:
+        manager = str(supervisor.wait_ready("kv_manager", tick)["grpc"])
+    if not in_process:
+        supervisor.start("model_worker", stack.worker_command(options, addresses, manager))
     # With a known address the gateway starts while the model loads, and answers callers that it is not ready yet.
     early = stack.is_fixed(addresses[stack.WORKER])
     if early:
@@ -86,7 +85,6 @@ def _start(
         gateway = str(supervisor.wait_ready("gateway", tick)["grpc"])
         # The parent uses gRPC only from here on: every child is started, nothing forks after gRPC has threads.
         supervisor.wait_until(lambda: _await_serving(gateway), tick)
-    manager = str(manager_ready.get("grpc") or worker_ready.get("manager", ""))
     return Started(gateway, worker, manager, str(worker_ready.get("model", "")))
 
 

@@ -125,7 +125,7 @@ def gateway_command(options: StackOptions, addresses: Mapping[Endpoint, str], wo
 
 def embedded_command(options: StackOptions, addresses: Mapping[Endpoint, str]) -> list[str]:
     """The worker with the manager inside; the manager still listens, for ``octavo inspect``."""
+    manager = {**options.common, **options.manager, "listen": addresses[MANAGER]}
     listen = {"listen": addresses[WORKER], "metrics": addresses[WORKER_METRICS]}
-    manager = {f"manager_{name}": value for name, value in options.manager.items()}
-    own = {**manager, "manager_listen": addresses[MANAGER]}
-    return ["-m", "cli.embedded_worker", *flags({**own, **options.common, **options.worker, **listen})]
+    worker = {**options.common, **options.worker, **listen}
+    return ["-m", "cli.embedded_worker", *flags(manager), "--", *flags(worker)]

@@ -2,7 +2,7 @@
 
     with Supervisor(on_line=print, grace_seconds=10) as supervisor:
         supervisor.start("kv_manager", ["-m", "kv_manager"])
-        ready = supervisor.wait_ready("kv_manager")
+        ready = supervisor.wait_ready("kv_manager")     # the service's name in the ready line
         supervisor.wait()          # raises Interrupted on Ctrl-C, ChildDied when a child ends
     # here every child has been drained, in the reverse order of their start
 
@@ -57,7 +57,6 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    child: "_Child"
     fields: dict[str, Any]
 
 
@@ -84,7 +83,6 @@ class _Child:
     name: str
     process: subprocess.Popen[str]
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
-    ready: dict[str, Any] | None = None
     code: int | None = None
     exit_seen: bool = False
     # Held while the process is reaped, so that nobody signals a group whose id is free again.
@@ -116,6 +114,7 @@ class Supervisor:
         self._on_line = on_line
         self._grace_seconds = grace_seconds
         self._children: list[_Child] = []
+        self._ready: dict[str, dict[str, Any]] = {}
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._old_handlers: dict[int, Any] = {}
         self.killed = False
@@ -159,19 +158,20 @@ class Supervisor:
             reader.start()
         threading.Thread(target=self._watch, args=(child, readers), daemon=True).start()
 
-    def wait_ready(self, name: str, on_tick: Callable[[float], None] = lambda elapsed: None) -> dict[str, Any]:
-        """The fields of the child's ready line; ``on_tick`` hears about once a second how many seconds went by.
+    def wait_ready(self, service: str, on_tick: Callable[[float], None] = lambda elapsed: None) -> dict[str, Any]:
+        """The fields of the service's ready line; ``on_tick`` hears about once a second how many seconds went by.
+
+        A child may be several services and print a ready line for each.
 
         Raises:
             ChildDied: any child ended first.
             Interrupted: SIGINT or SIGTERM arrived first.
         """
-        child = next(child for child in self._children if child.name == name)
         begin = time.monotonic()
-        while child.ready is None:
+        while service not in self._ready:
             self._handle(self._next(TICK_SECONDS))
             on_tick(time.monotonic() - begin)
-        return child.ready
+        return self._ready[service]
 
     def wait_until(self, blocking: Callable[[], None], on_tick: Callable[[float], None] = lambda elapsed: None) -> None:
         """Run ``blocking`` in a thread and wait for it to return; raises what it raises, and as ``wait_ready``."""
@@ -225,8 +225,8 @@ class Supervisor:
             case _Line(child, text):
                 child.last_lines.append(text)
                 self._on_line(child.name, text)
-            case _Ready(child, fields):
-                child.ready = fields
+            case _Ready(fields):
+                self._ready[str(fields.get("service"))] = fields
             case _Exited(child):
                 child.exit_seen = True
             case _:
@@ -263,7 +263,7 @@ class Supervisor:
         for raw in pipe:
             text = raw.rstrip("\n")
             fields = _ready_fields(text) if may_be_ready else None
-            self._events.put(_Line(child, text) if fields is None else _Ready(child, fields))
+            self._events.put(_Line(child, text) if fields is None else _Ready(fields))
         pipe.close()
 
     def _watch(self, child: _Child, readers: Sequence[threading.Thread]) -> None:

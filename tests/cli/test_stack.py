@@ -77,9 +77,9 @@ def test_options_not_given_are_left_to_the_services() -> None:
     ]
 
 
-def test_the_embedded_manager_keeps_its_own_flags_apart() -> None:
+def test_the_embedded_manager_has_flags_of_its_own() -> None:
     options = stack.StackOptions(worker={"model": Path("m")}, manager={"lease_seconds": 3.0})
     assert stack.embedded_command(options, ADDRESSES) == [
-        *("-m", "cli.embedded_worker", "--manager-lease-seconds", "3.0", "--manager-listen", "127.0.0.1:4"),
+        *("-m", "cli.embedded_worker", "--lease-seconds", "3.0", "--listen", "127.0.0.1:4", "--"),
         *("--model", "m", "--listen", "127.0.0.1:2", "--metrics", "127.0.0.1:3"),
     ]
