@@ -1,5 +1,6 @@
 """The stream of pieces equals the full decode: for every tokenizer kind, every sequence of ids and every chunking."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -174,3 +175,23 @@ def test_demo_model_stream_is_the_full_decode(demo_tokenizer: Tokenizer, data: s
     skip = data.draw(st.booleans())
     pieces = stream(demo_tokenizer, chunked(ids, data.draw(st.lists(st.integers(0, 60), max_size=8))), skip=skip)
     assert "".join(pieces) == demo_tokenizer.decode(ids, skip_special_tokens=skip)
+
+
+@pytest.mark.unit
+def test_each_token_is_looked_at_once() -> None:
+    """The cost of a token does not grow with the stream: 10,000 ids take 10,000 look-ups and no decode."""
+
+    class Counting(Tokenizer):
+        looked_up = 0
+
+        def token(self, id_: int) -> str | None:
+            self.looked_up += 1
+            return super().token(id_)
+
+        def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+            raise AssertionError("decoded again")
+
+    tokenizer = Counting(TOYS["byte_fallback"].files)
+    pieces = stream(tokenizer, [[id_ % tokenizer.vocab_size] for id_ in range(10_000)])
+    assert tokenizer.looked_up == 10_000
+    assert "".join(pieces) == LOADED["byte_fallback"].decode([id_ % tokenizer.vocab_size for id_ in range(10_000)])
