@@ -1,0 +1,223 @@
+"""What a real gateway process does when its clients leave, its workers come and go, or it is told to stop."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import grpc
+import pytest
+
+from octavo.gateway.v1 import gateway_pb2
+from service.errors import error_info_of
+from service.serving import Server
+
+pytestmark = pytest.mark.e2e
+
+ENDLESS = 1_000_000
+
+
+def open_stream(gateway: Any, prompt: str = "abc", max_tokens: int = ENDLESS, timeout: float | None = 60) -> Any:
+    """A stream that runs: its first message was read."""
+    options = gateway_pb2.GenerateOptions(max_tokens=max_tokens, ignore_eos=True)
+    stream = gateway.stub.Generate(gateway_pb2.GenerateRequest(prompt=prompt, options=options), timeout=timeout)
+    next(stream)
+    return stream
+
+
+def started(start_gateway: Callable[..., Any], worker: Any, *arguments: str) -> Any:
+    gateway = start_gateway(worker.address, *arguments)
+    gateway.wait_event("ready")
+    return gateway
+
+
+def failure(call: Callable[[], object]) -> grpc.RpcError:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    return caught.value
+
+
+def test_a_client_that_leaves_ends_the_workers_call(start_worker: Any, start_gateway: Any) -> None:
+    worker = start_worker("--token-seconds", "0.005")
+    gateway = started(start_gateway, worker)
+    stream = open_stream(gateway)
+    stream.cancel()
+    ended = worker.wait_event("ended")
+    assert ended["how"] == "cancelled"
+    assert ended["sent"] < ENDLESS
+
+
+def test_two_hundred_cancels_leave_nothing_behind(start_worker: Any, start_gateway: Any) -> None:
+    worker = start_worker("--token-seconds", "0.002")
+    gateway = started(start_gateway, worker)
+    for _ in range(20):
+        for stream in [open_stream(gateway) for _ in range(10)]:
+            stream.cancel()
+    for _ in range(200):
+        assert worker.wait_event("ended")["how"] == "cancelled"
+    assert len(list(open_stream(gateway, max_tokens=5))) == 4
+
+
+def test_the_deadline_travels_to_the_worker(start_worker: Any, start_gateway: Any) -> None:
+    worker = start_worker("--token-seconds", "0.01")
+    gateway = started(start_gateway, worker)
+    begun = time.monotonic()
+    stream = open_stream(gateway, timeout=1.0)
+    assert failure(lambda: list(stream)).code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert 0 < worker.wait_event("request")["timeout"] <= 1.0
+    assert worker.wait_event("ended")["how"] == "cancelled"
+    assert time.monotonic() - begun < 3.0
+
+
+def test_an_expired_deadline_never_reaches_the_worker(start_worker: Any, start_gateway: Any) -> None:
+    worker = start_worker()
+    gateway = started(start_gateway, worker)
+    # Tokenizing 4 MiB takes far longer than the 50 ms until the deadline.
+    request = gateway_pb2.GenerateRequest(prompt="x" * 4_000_000)
+    assert failure(lambda: list(gateway.stub.Generate(request, timeout=0.05))).code() == (
+        grpc.StatusCode.DEADLINE_EXCEEDED
+    )
+    list(open_stream(gateway, prompt="done", max_tokens=1))
+    assert worker.wait_event("request")["prompt_tokens"] == 4
+
+
+def test_readiness_follows_the_worker(start_worker: Any, start_gateway: Any, free_port: int) -> None:
+    address = f"127.0.0.1:{free_port}"
+    gateway = start_gateway(address)
+    gateway.wait_health(serving=False)
+    error = failure(lambda: open_stream(gateway))
+    assert error.code() == grpc.StatusCode.UNAVAILABLE
+    assert address in error.details()
+    info = error_info_of(error)
+    assert info is not None
+    assert info.reason == "NO_WORKER_READY"
+
+    worker = start_worker("--listen", address)
+    gateway.wait_event("ready")
+    gateway.wait_health(serving=True)
+    worker.signal(signal.SIGUSR1)
+    gateway.wait_health(serving=False)
+    worker.signal(signal.SIGUSR1)
+    gateway.wait_health(serving=True)
+
+    stream = open_stream(gateway)
+    worker.end()
+    assert failure(lambda: list(stream)).code() == grpc.StatusCode.UNAVAILABLE
+    gateway.wait_health(serving=False, seconds=5)
+    start_worker("--listen", address, "--model", "other")
+    gateway.wait_health(serving=True, seconds=10)
+    assert [model.id for model in gateway.stub.ListModels(gateway_pb2.ListModelsRequest()).models] == ["other"]
+
+
+def test_a_frozen_worker_is_noticed_within_ten_seconds(start_worker: Any, start_gateway: Any) -> None:
+    # A look each second, and two looks of 2 s without an answer: at most 1 + 2 + 2 s.
+    worker = start_worker()
+    gateway = started(start_gateway, worker)
+    worker.signal(signal.SIGSTOP)
+    gateway.wait_health(serving=False, seconds=10)
+    error = failure(lambda: open_stream(gateway))
+    assert error.code() == grpc.StatusCode.UNAVAILABLE
+    assert "does not answer" in error.details()
+    worker.signal(signal.SIGCONT)
+    gateway.wait_health(serving=True, seconds=10)
+    assert len(list(open_stream(gateway, max_tokens=3))) == 2
+
+
+def test_a_web_server_instead_of_a_worker_is_named(start_gateway: Any) -> None:
+    web = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{web.server_port}"
+    gateway = start_gateway(address)
+    log = gateway.wait_for(lambda event: event.get("level") == "ERROR")
+    web.shutdown()
+    web.server_close()
+    for said in (log["message"], failure(lambda: open_stream(gateway)).details()):
+        assert address in said
+        assert "does not speak gRPC" in said
+        assert "octavo.worker.v1.WorkerService" in said
+
+
+async def test_another_grpc_service_instead_of_a_worker_is_named(start_gateway: Any) -> None:
+    other = Server([], lambda target: None)
+    address = await other.start("127.0.0.1:0")
+    await other.set_ready(True)
+    error = await _in_thread(lambda: start_gateway(address).wait_for(lambda event: event.get("level") == "ERROR"))
+    await other.stop(0)
+    assert f"worker {address} cannot be used" in error["message"]
+    assert "not one of octavo.worker.v1.WorkerService" in error["message"]
+
+
+async def _in_thread(work: Callable[[], Any]) -> Any:
+    import asyncio
+
+    return await asyncio.to_thread(work)
+
+
+def test_two_workers_share_the_load_and_one_may_die(start_worker: Any, start_gateway: Any) -> None:
+    workers = [start_worker("--token-seconds", "0.01") for _ in range(2)]
+    gateway = start_gateway(",".join(worker.address for worker in workers))
+    (model,) = _models_when(gateway, lambda models: [model.ready_workers for model in models] == [2])
+    assert model.id == "bytes"
+    streams = [open_stream(gateway) for _ in range(4)]
+    for worker in workers:
+        assert len([worker.wait_event("request") for _ in range(2)]) == 2
+    workers[0].end()
+    _models_when(gateway, lambda models: [model.ready_workers for model in models] == [1])
+    assert len(list(open_stream(gateway, max_tokens=3))) == 2
+    for stream in streams:
+        stream.cancel()
+
+
+def _models_when(gateway: Any, wanted: Callable[[Any], bool]) -> Any:
+    """The served models once they are as wanted; the gateway's log of its workers tells when to look."""
+    while True:
+        models = gateway.stub.ListModels(gateway_pb2.ListModelsRequest()).models
+        if wanted(models):
+            return models
+        gateway.wait_for(lambda event: str(event.get("message", "")).startswith("worker "))
+
+
+def test_sigterm_lets_running_streams_finish(start_worker: Any, start_gateway: Any) -> None:
+    worker = start_worker("--token-seconds", "0.01")
+    gateway = started(start_gateway, worker, "--grace-seconds", "20")
+    streams = [open_stream(gateway, max_tokens=100) for _ in range(10)]
+    gateway.signal(signal.SIGTERM)
+    gateway.wait_for(lambda event: "draining" in str(event.get("message", "")))
+    for stream in streams:
+        rest = list(stream)
+        assert len(rest) == 99
+        assert rest[-1].finish_reason == gateway_pb2.FINISH_REASON_LENGTH
+    assert gateway.process.wait(10) == 0
+
+
+def test_sigterm_refuses_new_calls_and_ends_what_outlives_the_grace(start_worker: Any, start_gateway: Any) -> None:
+    worker = start_worker("--token-seconds", "0.01")
+    gateway = started(start_gateway, worker, "--grace-seconds", "1")
+    streams = [open_stream(gateway) for _ in range(10)]
+    gateway.signal(signal.SIGTERM)
+    gateway.wait_for(lambda event: "draining" in str(event.get("message", "")))
+    assert failure(lambda: open_stream(gateway)).code() == grpc.StatusCode.UNAVAILABLE
+    for stream in streams:
+        assert failure(lambda stream=stream: list(stream)).code() in (
+            grpc.StatusCode.UNAVAILABLE,
+            grpc.StatusCode.CANCELLED,
+        )
+    assert gateway.process.wait(10) == 0
+    for _ in streams:
+        assert worker.wait_event("ended")["how"] == "cancelled"
+
+
+def test_a_slow_reader_holds_the_worker_back(start_worker: Any, start_gateway: Any) -> None:
+    # The worker is as fast as it can be; nobody reads. HTTP/2 windows fill on both hops, then everything stands.
+    worker = start_worker()
+    gateway = started(start_gateway, worker, "--metrics", "127.0.0.1:0")
+    stream = open_stream(gateway)
+    # Another client is served meanwhile, so the gateway itself is not held up.
+    assert len(list(open_stream(gateway, max_tokens=2000))) == 1999
+    worker.wait_event("ended", how="finished")
+    stream.cancel()
+    ended = worker.wait_event("ended")
+    assert ended["how"] == "cancelled"
+    assert ended["sent"] < 500_000

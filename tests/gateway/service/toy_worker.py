@@ -1,0 +1,140 @@
+"""A worker without a model: it speaks octavo.worker.v1 over real gRPC and answers a prompt with the prompt, repeated.
+
+So a prompt is a script of the answer: "abc" gives a b c a b c ..., a prompt with the end token in it stops there, and
+emoji come byte by byte. Prompts that begin with FULL, BREAK or DIE fail in the named way after their first token.
+
+It prints what happens to it, one JSON object per line: {"event": "request", ...}, {"event": "ended", ...}. SIGUSR1
+turns its readiness off and on.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from byte_tokenizer import END_ID, VOCAB_SIZE, tokenizer_files
+
+from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
+from service.errors import ServiceError
+from service.process import announce_ready
+from service.serving import Server, serve_until_signal
+
+SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
+
+
+def tell(event: str, **facts: object) -> None:
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+class ToyWorker(worker_pb2_grpc.WorkerServiceServicer):
+    def __init__(self, model: str, max_context: int, token_seconds: float) -> None:
+        self._model = model
+        self._max_context = max_context
+        self._token_seconds = token_seconds
+
+    async def GetModel(self, request: worker_pb2.GetModelRequest, context: Any) -> worker_pb2.GetModelResponse:
+        return worker_pb2.GetModelResponse(
+            model=self._model,
+            model_fingerprint="bytes",
+            vocab_size=VOCAB_SIZE,
+            max_context=self._max_context,
+            eos_token_ids=[END_ID],
+        )
+
+    async def GetTokenizer(
+        self, request: worker_pb2.GetTokenizerRequest, context: Any
+    ) -> AsyncIterator[worker_pb2.GetTokenizerResponse]:
+        for name, content in tokenizer_files().items():
+            half = len(content) // 2
+            for data in (content[:half], content[half:]):
+                yield worker_pb2.GetTokenizerResponse(name=name, size=len(content), data=data)
+
+    async def Generate(
+        self, request: worker_pb2.GenerateRequest, context: Any
+    ) -> AsyncIterator[worker_pb2.GenerateResponse]:
+        tell(
+            "request",
+            request_id=request.request_id,
+            prompt_tokens=len(request.token_ids),
+            timeout=context.time_remaining(),
+            temperature=request.sampling.temperature,
+            max_tokens=request.stop.max_tokens,
+            seed=request.sampling.seed,
+        )
+        sent = 0
+        how = "cancelled"
+        try:
+            async for response in self._answer(request):
+                yield response
+                sent += 1
+            how = "finished"
+        except ServiceError as error:
+            how = error.code.name
+            raise
+        finally:
+            tell("ended", request_id=request.request_id, how=how, sent=sent)
+
+    async def _answer(self, request: worker_pb2.GenerateRequest) -> AsyncIterator[worker_pb2.GenerateResponse]:
+        prompt = list(request.token_ids)
+        fault = _fault(prompt)
+        for position in range(request.stop.max_tokens):
+            token = prompt[position % len(prompt)]
+            response = worker_pb2.GenerateResponse(token_ids=[token])
+            if position == 0:
+                response.started.prompt_tokens = len(prompt)
+                response.started.cached_tokens = len(prompt) // 2
+            stopped = token in request.stop.stop_token_ids or (token == END_ID and not request.stop.ignore_eos)
+            if stopped or position + 1 == request.stop.max_tokens:
+                response.finished.reason = (
+                    sampling_pb2.FINISH_REASON_STOP if stopped else sampling_pb2.FINISH_REASON_LENGTH
+                )
+                if stopped:
+                    response.finished.stop_token_id = token
+                response.finished.stats.cached_tokens = len(prompt) // 2
+                response.finished.stats.prefill_chunks = 1
+                response.finished.stats.queue_seconds = 0.25
+            yield response
+            if response.HasField("finished") or fault == "BREAK":
+                return
+            if fault == "FULL":
+                raise ServiceError(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full", reason="QUEUE_FULL", retry_seconds=2.5
+                )
+            if fault == "DIE":
+                os._exit(1)
+            await asyncio.sleep(self._token_seconds)
+
+
+def _fault(prompt: list[int]) -> str:
+    """The word that a prompt begins with, where it names a fault. Letters are their ASCII code less 33."""
+    text = "".join(chr(token + 33) for token in prompt[:5] if token < 94)
+    return next((word for word in ("FULL", "BREAK", "DIE") if text.startswith(word)), "")
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--listen", default="127.0.0.1:0")
+    parser.add_argument("--model", default="bytes")
+    parser.add_argument("--max-context", type=int, default=6_000_000)
+    parser.add_argument("--token-seconds", type=float, default=0.0)
+    options = parser.parse_args()
+    worker = ToyWorker(options.model, options.max_context, options.token_seconds)
+    server = Server([SERVICE], lambda target: worker_pb2_grpc.add_WorkerServiceServicer_to_server(worker, target))
+    address = await server.start(options.listen)
+    await server.set_ready(True)
+    loop = asyncio.get_running_loop()
+    toggles: set[asyncio.Task[None]] = set()
+    loop.add_signal_handler(signal.SIGUSR1, lambda: toggles.add(loop.create_task(server.set_ready(not server.ready))))
+    announce_ready("model_worker", address)
+    await serve_until_signal(server, 0)
+
+
+with contextlib.suppress(KeyboardInterrupt):
+    asyncio.run(main())
