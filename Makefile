@@ -9,6 +9,8 @@ BASELINE := protos/released/v1.binpb
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.octavo-installed
+# Tests share the served model's folder instead of converting one of their own.
+export OCTAVO_MODEL_CACHE ?= $(abspath $(dir $(MODEL)))
 # What the demo model's folder was made from; written last.
 FETCHED := $(MODEL)/octavo-model.json
 

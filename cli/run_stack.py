@@ -13,6 +13,7 @@ from cli import stack
 from cli.failures import CliError
 from cli.log_lines import LogLine, LogPrinter
 from cli.supervisor import ChildDied, Interrupted, Supervisor
+from service.process import announce_ready
 
 # Off a terminal nothing spins; a line this often says that a wait goes on.
 QUIET_TICK_SECONDS = 5
@@ -107,8 +108,7 @@ def _await_serving(address: str) -> None:
 def _announce(console: Console, started: Started) -> None:
     """How to call it: for people on a terminal, one JSON line on stdout for programs otherwise."""
     if not sys.stdout.isatty():
-        fields = {"gateway": started.gateway, "worker": started.worker, "manager": started.manager}
-        print(json.dumps({"event": "ready", "service": "octavo", "model": started.model, **fields}), flush=True)
+        announce_ready("octavo", started.gateway, worker=started.worker, manager=started.manager, model=started.model)
     host, _, port = started.gateway.rpartition(":")
     address = "" if (host, port) == ("127.0.0.1", str(stack.GATEWAY.default_port)) else f" --address {started.gateway}"
     manager = "" if started.manager.endswith(f":{stack.MANAGER.default_port}") else f" --address {started.manager}"
