@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from gateway.models import ModelCache, ServedModel
 from gateway.text.tokenizer import TokenizerError
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
-from service.channels import TlsFiles, open_aio_channel
+from service.channels import CHANNEL_OPTIONS, TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,10 @@ MISSES_ALLOWED = 1
 TOKENIZER_SECONDS = 60.0
 # The largest published tokenizers take about 40 MB; more than this is no tokenizer.
 MAX_TOKENIZER_BYTES = 256 << 20
+
+# Without this, gRPC widens a stream's receive window to megabytes, all of which a reader that stalls would fill here.
+# The 64 KiB that remain are hundreds of tokens.
+BOUNDED_WINDOW = ("grpc.http2.bdp_probe", 0)
 
 GenerateCall = grpc.aio.UnaryStreamCall[worker_pb2.GenerateRequest, worker_pb2.GenerateResponse]
 Changed = Callable[[], Awaitable[None]]
@@ -66,7 +70,7 @@ class Worker:
         self.trouble: Trouble | None = Trouble("it was not reached yet")
         self.running = 0
         self._models = models
-        self._channel = open_aio_channel(address, tls)
+        self._channel = _open_channel(address, tls)
         self._stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         self._look_now = asyncio.Event()
@@ -146,6 +150,13 @@ class Worker:
                 raise TokenizerError(f"it is larger than {MAX_TOKENIZER_BYTES} bytes")
             files.setdefault(piece.name, bytearray()).extend(piece.data)
         return {name: bytes(content) for name, content in files.items()}
+
+
+def _open_channel(address: str, tls: TlsFiles | None) -> grpc.aio.Channel:
+    options = [*CHANNEL_OPTIONS, BOUNDED_WINDOW]
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options)
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options)
 
 
 def _trouble_of(error: grpc.aio.AioRpcError) -> Trouble:

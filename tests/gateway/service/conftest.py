@@ -165,8 +165,13 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="session")
-def toy_tokenizer() -> Tokenizer:
-    return Tokenizer(byte_tokenizer.tokenizer_files())
+def toy_files() -> dict[str, bytes]:
+    return dict(byte_tokenizer.tokenizer_files())
+
+
+@pytest.fixture(scope="session")
+def toy_tokenizer(toy_files: dict[str, bytes]) -> Tokenizer:
+    return Tokenizer(toy_files)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Calls on a real gateway process whose worker answers a prompt with the prompt, byte by byte."""
 
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -189,3 +190,31 @@ def test_worker_errors_reach_the_client(gateway: Any) -> None:
     code, message, _ = refused(lambda: generate(gateway, "DIE", max_tokens=9))
     assert code == grpc.StatusCode.UNAVAILABLE
     assert "failed after 1 tokens" in message
+
+
+def test_the_metrics_page_counts_calls_and_tokens(worker: Any, start_gateway: Any) -> None:
+    gateway = start_gateway(worker.address, "--metrics", "127.0.0.1:0")
+    page = f"http://{gateway.wait_event('ready')['metrics']}/metrics"
+    generate(gateway, "abcd", max_tokens=5)
+    refused(lambda: generate(gateway, ""))
+    with urllib.request.urlopen(page, timeout=10) as response:
+        shown = response.read().decode().splitlines()
+    assert 'octavo_gateway_calls_total{code="OK",method="Generate"} 1.0' in shown
+    assert 'octavo_gateway_calls_total{code="INVALID_ARGUMENT",method="Generate"} 1.0' in shown
+    assert 'octavo_gateway_running_calls{method="Generate"} 0.0' in shown
+    assert "octavo_gateway_prompt_tokens_total 4.0" in shown
+    assert "octavo_gateway_cached_tokens_total 2.0" in shown
+    assert "octavo_gateway_generated_tokens_total 5.0" in shown
+    # Five tokens in five messages: one first, four next.
+    assert "octavo_gateway_first_token_seconds_count 1.0" in shown
+    assert "octavo_gateway_next_token_seconds_count 4.0" in shown
+    assert "octavo_gateway_ready 1.0" in shown
+
+
+def test_bytes_that_are_no_message_are_refused(gateway: Any) -> None:
+    # Field 2 (prompt) of one byte 0xff: no UTF-8, so no string.
+    call = gateway.channel.unary_stream("/octavo.gateway.v1.GatewayService/Generate")
+    code, message, _ = refused(lambda: list(call(b"\x12\x01\xff")))
+    assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNKNOWN)
+    assert "octavo.gateway.v1.GenerateRequest" in message
+    assert len(generate(gateway, "abc", max_tokens=2)) == 2
