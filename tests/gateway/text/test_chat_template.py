@@ -70,7 +70,13 @@ TOOLS = """{%- macro show(content) %}
 {% if add_generation_prompt %}[assistant]{% if enable_thinking is defined and not enable_thinking %}quick{% endif %}
 {% endif %}"""
 
-TEMPLATES = {"chatml": CHATML, "alternating": ALTERNATING, "tools": TOOLS}
+# Names set inside a generation block are its own.
+SCOPED = """{% set who = 'outer' %}{% for message in messages %}{% generation %}
+{% set who = message.role %}{{ who }}: {{ message.content | string }}
+{% endgeneration %}{{ who }}
+{% endfor %}"""
+
+TEMPLATES = {"scoped": SCOPED, "chatml": CHATML, "alternating": ALTERNATING, "tools": TOOLS}
 
 SYSTEM = {"role": "system", "content": "  Be <brief> & 'kind'. "}
 USER = {"role": "user", "content": "Grüße 🙂 <s> {{ 1 }}"}
@@ -79,6 +85,7 @@ CONVERSATIONS = {
     "one": [USER],
     "system": [SYSTEM, USER],
     "turns": [SYSTEM, USER, ASSISTANT, USER],
+    "answer begun": [USER, ASSISTANT],
     "null": [USER | {"name": None, "tool_calls": None}],
     "system only": [SYSTEM],
     "two users": [USER, USER],
