@@ -70,8 +70,9 @@ def test_write_kv_refuses_what_does_not_fit() -> None:
     good = torch.zeros(1, 2, 8)
     with pytest.raises(ValueError, match=r"must both be \[1, 2, 8\]"):
         write_kv(pool, 0, torch.zeros(1, 1, 8), good, torch.tensor([4]))
-    with pytest.raises(IndexError):
-        write_kv(pool, 0, good, good, torch.tensor([3 * 4]))
+    for outside in (3 * 4, -1):
+        with pytest.raises(IndexError):
+            write_kv(pool, 0, good, good, torch.tensor([outside]))
 
 
 @pytest.mark.property
