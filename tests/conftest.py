@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+# Before anything imports torch: spinning OpenMP threads starve whatever else runs on the machine, the services above all.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 
 @pytest.fixture(scope="session")
 def demo_model() -> Path:

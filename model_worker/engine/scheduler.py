@@ -421,7 +421,8 @@ class Scheduler:
             self.statistics.finished_requests += 1
             self._end(sequence, reason)
             ended.append(Ended(sequence))
-        self.statistics.see_step(batch, len(tokens))
+        if batch.rows:
+            self.statistics.see_step(batch, len(tokens))
         return ended
 
     def fail(self, batch: Batch, message: str) -> list[Ended]:
