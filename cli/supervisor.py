@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import IO, Any, Self
 
 from service.process import PARENT_VARIABLE
@@ -117,11 +117,19 @@ class Supervisor:
         self._ready: dict[str, dict[str, Any]] = {}
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._old_handlers: dict[int, Any] = {}
+        self._wakeup = -1
+        self._old_wakeup = -1
         self.killed = False
 
     def __enter__(self) -> Self:
+        # The kernel may hand a signal to any thread, and Python's own handlers run only once the main thread wakes up:
+        # the byte written to this pipe becomes an event whichever thread was hit.
+        reading, self._wakeup = os.pipe()
+        os.set_blocking(self._wakeup, False)
+        threading.Thread(target=self._read_signals, args=(reading,), daemon=True).start()
+        self._old_wakeup = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._old_handlers[number] = signal.signal(number, self._on_signal)
+            self._old_handlers[number] = signal.signal(number, lambda number, frame: None)
         return self
 
     def __exit__(
@@ -132,6 +140,8 @@ class Supervisor:
         finally:
             for number, handler in self._old_handlers.items():
                 signal.signal(number, handler)
+            signal.set_wakeup_fd(self._old_wakeup)
+            os.close(self._wakeup)
 
     def start(self, name: str, arguments: Sequence[str]) -> None:
         """Start ``sys.executable`` with ``arguments``."""
@@ -255,9 +265,11 @@ class Supervisor:
                     each.kill()
         return True
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # SimpleQueue.put is reentrant: the handler may interrupt the very get() it wakes.
-        self._events.put(_Signal(number))
+    def _read_signals(self, reading: int) -> None:
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            while numbers := pipe.read(64):
+                for number in filter(self._old_handlers.__contains__, numbers):
+                    self._events.put(_Signal(number))
 
     def _read(self, child: _Child, pipe: IO[str], may_be_ready: bool) -> None:
         for raw in pipe:

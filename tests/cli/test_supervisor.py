@@ -123,6 +123,31 @@ def test_a_second_signal_kills_a_child_that_does_not_drain() -> None:
     assert time.monotonic() - begin < 60  # far below the grace of 600 s
 
 
+def test_signals_that_hit_another_thread_count() -> None:
+    # Blocked in the main thread and in no other, both signals are handed to some other thread.
+    lines = Lines()
+    hit = threading.Event()
+    threading.Thread(target=hit.wait, daemon=True).start()
+    supervisor = Supervisor(lines, grace_seconds=600)
+
+    def serve() -> None:
+        with supervisor:
+            supervisor.start("stubborn", script(f"{READY}; signal.pause()", "stubborn"))
+            supervisor.wait_ready("stubborn")
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+            supervisor.wait()
+
+    try:
+        with pytest.raises(Interrupted):
+            serve()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
+        hit.set()
+    assert supervisor.killed
+
+
 def test_a_child_that_outlives_its_grace_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.supervisor.EXIT_MARGIN_SECONDS", 0.1)
     lines = Lines()
