@@ -70,13 +70,14 @@ def _prompt_path(request: Request) -> str:
     return PROMPT
 
 
-def template_messages(messages: Sequence[gateway_pb2.ChatMessage]) -> list[dict[str, Any]]:
-    """The conversation as chat templates read it: plain values in the shape of OpenAI's API.
+def template_messages(messages: Sequence[gateway_pb2.ChatMessage]) -> Iterator[dict[str, Any]]:
+    """The conversation as chat templates read it: plain values in the shape of OpenAI's API, made one by one.
 
     Raises:
         InvalidRequest: the arguments of a tool call are no JSON.
     """
-    return [_template_message(position, message) for position, message in enumerate(messages)]
+    for position, message in enumerate(messages):
+        yield _template_message(position, message)
 
 
 def _template_message(position: int, message: gateway_pb2.ChatMessage) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Problems name ``prompt``; each surface knows which of its fields the prompt came
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.errors import InvalidRequest
@@ -31,18 +31,21 @@ class Prompt(NamedTuple):
     """The text that was tokenized; None for a prompt of token ids."""
 
 
-def check_size(text: str, max_bytes: int) -> None:
-    """Refuse what is no text, or too long to be looked at.
+def check_size(size: int, max_bytes: int) -> None:
+    """Refuse what is too long to be looked at.
 
     Raises:
-        InvalidRequest: see above.
+        InvalidRequest: ``size`` is above ``max_bytes``.
     """
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidRequest({PROMPT: "a lone surrogate found, allowed is Unicode text"}) from error
     if size > max_bytes:
         raise InvalidRequest({PROMPT: f"{size} bytes found, allowed are at most {max_bytes}"})
+
+
+def _check_text(text: str, max_bytes: int) -> None:
+    try:
+        check_size(len(text.encode()), max_bytes)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest({PROMPT: "a lone surrogate found, allowed is Unicode text"}) from error
 
 
 async def from_text(model: ServedModel, text: str, max_bytes: int) -> Prompt:
@@ -51,8 +54,10 @@ async def from_text(model: ServedModel, text: str, max_bytes: int) -> Prompt:
     Raises:
         InvalidRequest: the text is too long or no Unicode.
     """
-    check_size(text, max_bytes)
-    return Prompt(await _encode(model, text, add_special_tokens=True), text)
+    _check_text(text, max_bytes)
+    if len(text) <= INLINE_CHARACTERS:
+        return Prompt(model.tokenizer.encode(text), text)
+    return Prompt(await asyncio.to_thread(model.tokenizer.encode, text), text)
 
 
 def from_token_ids(model: ServedModel, token_ids: Sequence[int]) -> Prompt:
@@ -77,39 +82,41 @@ def check_vocabulary(model: ServedModel, token_ids: Sequence[int], name: str) ->
 
 
 async def from_messages(
-    model: ServedModel, messages: Sequence[Message], max_bytes: int, *, continue_final_message: bool
+    model: ServedModel, messages: Iterable[Message], max_bytes: int, *, continue_final_message: bool
 ) -> Prompt:
-    """Render a conversation by the model's chat template and tokenize the result.
+    """Render a conversation by the model's chat template and tokenize the result, in a thread.
 
     Args:
         model: whose template and tokenizer.
-        messages: plain JSON values, as chat templates read them.
-        max_bytes: bound of the conversation, and of the rendered text.
+        messages: plain JSON values, as chat templates read them; read in the thread.
+        max_bytes: bound of the rendered text.
         continue_final_message: leave the last message open instead of opening an answer.
 
     Raises:
-        InvalidRequest: there is no message, a role is unknown, the template refuses, or it is too long.
+        InvalidRequest: there is no message, a role is unknown, the template refuses, or the text is too long.
     """
-    if not messages:
+    return await asyncio.to_thread(_from_messages, model, messages, max_bytes, continue_final_message)
+
+
+def _from_messages(
+    model: ServedModel, messages: Iterable[Message], max_bytes: int, continue_final_message: bool
+) -> Prompt:
+    conversation = list(messages)
+    if not conversation:
         raise InvalidRequest({PROMPT: "empty, at least one message is needed"})
-    for position, message in enumerate(messages):
+    for position, message in enumerate(conversation):
         if message["role"] not in ROLES:
             raise InvalidRequest({f"{PROMPT}[{position}].role": f"unknown, allowed are {', '.join(ROLES)}"})
-    # A message costs the template time whatever its content, so it counts as one byte at least.
-    size = sum(1 + len(message["content"].encode(errors="surrogatepass")) for message in messages)
-    if size > max_bytes:
-        raise InvalidRequest({PROMPT: f"{size} bytes found, allowed are at most {max_bytes}"})
     try:
-        text = await asyncio.to_thread(
-            model.template.render,
-            messages,
+        text = model.template.render(
+            conversation,
             add_generation_prompt=not continue_final_message,
             continue_final_message=continue_final_message,
         )
     except ChatTemplateError as error:
         raise InvalidRequest({PROMPT: str(error)}) from error
-    check_size(text, max_bytes)
-    return Prompt(await _encode(model, text, add_special_tokens=False), text)
+    _check_text(text, max_bytes)
+    return Prompt(model.tokenizer.encode(text, add_special_tokens=False), text)
 
 
 def token_budget(model: ServedModel, prompt_tokens: int, parameters: Parameters, default_max_tokens: int) -> int:
@@ -141,9 +148,3 @@ def token_budget(model: ServedModel, prompt_tokens: int, parameters: Parameters,
     if parameters.min_tokens > budget:
         raise InvalidRequest({"min_tokens": f"{parameters.min_tokens} found, at most {budget} tokens are generated"})
     return budget
-
-
-async def _encode(model: ServedModel, text: str, *, add_special_tokens: bool) -> list[int]:
-    if len(text) <= INLINE_CHARACTERS:
-        return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    return await asyncio.to_thread(model.tokenizer.encode, text, add_special_tokens=add_special_tokens)

@@ -19,7 +19,8 @@ from gateway.parameters import Call, Parameters, validate
 from gateway.prompts import PROMPT, Prompt
 from gateway.routing import Router
 from gateway.settings import GatewaySettings
-from gateway.streams import Piece
+from gateway.streams import Finish, Piece
+from gateway.workers import Worker
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -47,10 +48,11 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             parameters = validate(Call.GENERATE, given_parameters(request), model.vocab_size)
             prompt = await self._prompt(model, request)
             header = _header(model, parameters.request_id)
-            ready = self._generation(header, model, prompt, parameters, arrived, context)
+            task = self._generation(header, model, prompt, parameters, arrived, context)
+            worker = self._router.pick(model)
             if parameters.echo:
-                yield gateway_pb2.GenerateResponse(header=header, text=_prompt_text(ready))
-            async with contextlib.aclosing(self._run("Generate", ready)) as pieces:
+                yield gateway_pb2.GenerateResponse(header=header, text=_prompt_text(task))
+            async with contextlib.aclosing(self._run(task, worker)) as pieces:
                 async for piece in pieces:
                     yield generate_response(header, piece)
 
@@ -59,16 +61,12 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         with self._metrics.call("Chat"), spelled_for(request):
             model = self._router.model(request.model)
             parameters = validate(Call.CHAT, given_parameters(request), model.vocab_size)
-            prompt = await prompts.from_messages(
-                model,
-                template_messages(request.messages),
-                self._max_prompt_bytes,
-                continue_final_message=request.continue_final_message,
-            )
+            prompt = await self._conversation(model, request)
             header = _header(model, parameters.request_id)
-            ready = self._generation(header, model, prompt, parameters, arrived, context)
+            task = self._generation(header, model, prompt, parameters, arrived, context)
+            worker = self._router.pick(model)
             role = "assistant"
-            async with contextlib.aclosing(self._run("Chat", ready)) as pieces:
+            async with contextlib.aclosing(self._run(task, worker)) as pieces:
                 async for piece in pieces:
                     yield chat_response(header, piece, role=role)
                     role = ""
@@ -76,25 +74,19 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     async def Tokenize(self, request: gateway_pb2.TokenizeRequest, context: Context) -> gateway_pb2.TokenizeResponse:
         with self._metrics.call("Tokenize"), spelled_for(request):
             model = self._router.model(request.model)
+            header = _header(model, "")
             match request.WhichOneof("input"):
                 case "text":
                     prompt = await prompts.from_text(model, request.text, self._max_prompt_bytes)
-                    rendered = ""
+                    return gateway_pb2.TokenizeResponse(header=header, token_ids=prompt.token_ids)
                 case "chat":
-                    chat = request.chat
-                    validate(Call.CHAT, {"tools": tuple(chat.tools)} if chat.tools else {}, model.vocab_size)
-                    prompt = await prompts.from_messages(
-                        model,
-                        template_messages(chat.messages),
-                        self._max_prompt_bytes,
-                        continue_final_message=chat.continue_final_message,
+                    tools = {"tools": tuple(request.chat.tools)} if request.chat.tools else {}
+                    validate(Call.CHAT, tools, model.vocab_size)
+                    prompt = await self._conversation(model, request.chat)
+                    return gateway_pb2.TokenizeResponse(
+                        header=header, token_ids=prompt.token_ids, rendered=prompt.text or ""
                     )
-                    rendered = prompt.text or ""
-                case _:
-                    raise InvalidRequest({PROMPT: "missing, text or chat is needed"})
-            return gateway_pb2.TokenizeResponse(
-                header=_header(model, ""), token_ids=prompt.token_ids, rendered=rendered
-            )
+            raise InvalidRequest({PROMPT: "missing, text or chat is needed"})
 
     async def Detokenize(
         self, request: gateway_pb2.DetokenizeRequest, context: Context
@@ -129,6 +121,15 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             raise InvalidRequest({PROMPT: "empty, at least one character or token id is needed"})
         return await prompts.from_text(model, request.prompt, self._max_prompt_bytes)
 
+    async def _conversation(self, model: ServedModel, chat: gateway_pb2.ChatRequest | gateway_pb2.ChatInput) -> Prompt:
+        prompts.check_size(sum(message.ByteSize() for message in chat.messages), self._max_prompt_bytes)
+        return await prompts.from_messages(
+            model,
+            template_messages(chat.messages),
+            self._max_prompt_bytes,
+            continue_final_message=chat.continue_final_message,
+        )
+
     def _generation(
         self,
         header: gateway_pb2.ResponseHeader,
@@ -149,31 +150,33 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             remaining=context.time_remaining,
         )
 
-    async def _run(self, method: str, ready: Generation) -> AsyncGenerator[Piece, None]:
+    async def _run(self, task: Generation, worker: Worker) -> AsyncGenerator[Piece, None]:
         """Run a generation on a worker, timed and logged. Closing it closes the worker's call."""
-        worker = self._router.pick(ready.model)
-        source = generation.pieces(ready, worker)
-        async with (
-            contextlib.aclosing(source),
-            contextlib.aclosing(self._metrics.observe(source, ready.arrived)) as timed,
-        ):
-            async for piece in timed:
-                if piece.finish is not None:
-                    usage = piece.finish.usage
-                    logger.info(
-                        "%s finished: %s",
-                        method,
-                        piece.finish.reason.name.lower(),
-                        extra={
-                            "request_id": ready.request_id,
-                            "worker": worker.address,
-                            "prompt_tokens": usage.prompt_tokens,
-                            "completion_tokens": usage.completion_tokens,
-                            "cached_tokens": usage.cached_tokens,
-                            "seconds": round(usage.total_seconds, 4),
-                        },
-                    )
-                yield piece
+        finish: Finish | None = None
+        tokens = 0
+        source = generation.pieces(task, worker)
+        try:
+            async with (
+                contextlib.aclosing(source),
+                contextlib.aclosing(self._metrics.observe(source, task.arrived)) as timed,
+            ):
+                async for piece in timed:
+                    tokens += len(piece.token_ids)
+                    finish = piece.finish
+                    yield piece
+        finally:
+            logger.info(
+                "generation ended: %s",
+                "not finished" if finish is None else finish.reason.name.lower(),
+                extra={
+                    "request_id": task.request_id,
+                    "worker": worker.address,
+                    "prompt_tokens": len(task.prompt.token_ids),
+                    "completion_tokens": tokens,
+                    "cached_tokens": 0 if finish is None else finish.usage.cached_tokens,
+                    "seconds": round(time.monotonic() - task.arrived, 4),
+                },
+            )
 
 
 def _header(model: ServedModel, request_id: str) -> gateway_pb2.ResponseHeader:
@@ -182,9 +185,7 @@ def _header(model: ServedModel, request_id: str) -> gateway_pb2.ResponseHeader:
     )
 
 
-def _prompt_text(ready: Generation) -> str:
-    if ready.prompt.text is not None:
-        return ready.prompt.text
-    return ready.model.tokenizer.decode(
-        ready.prompt.token_ids, skip_special_tokens=ready.parameters.skip_special_tokens
-    )
+def _prompt_text(task: Generation) -> str:
+    if task.prompt.text is not None:
+        return task.prompt.text
+    return task.model.tokenizer.decode(task.prompt.token_ids, skip_special_tokens=task.parameters.skip_special_tokens)

@@ -140,6 +140,18 @@ def test_bad_requests_are_refused_with_their_field(gateway: Any, worker: Any) ->
     assert set(refused(lambda: list(gateway.stub.Generate(request)))[2]) == {"token_ids.ids[1]"}
     for chat, field in (
         (gateway_pb2.ChatRequest(), "messages"),
+        (
+            gateway_pb2.ChatRequest(messages=[gateway_pb2.ChatMessage(role="user", content="x" * 5_000_000)]),
+            "messages",
+        ),
+        (
+            gateway_pb2.ChatRequest(
+                messages=[
+                    gateway_pb2.ChatMessage(role="assistant", tool_calls=[gateway_pb2.ToolCall(arguments_json="{")])
+                ]
+            ),
+            "messages[0].tool_calls[0].arguments_json",
+        ),
         (gateway_pb2.ChatRequest(messages=[gateway_pb2.ChatMessage(role="boss", content="hi")]), "messages[0].role"),
         (gateway_pb2.ChatRequest(messages=[gateway_pb2.ChatMessage(role="user", content="refuse me")]), "messages"),
         (

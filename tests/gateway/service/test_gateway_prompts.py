@@ -1,0 +1,91 @@
+"""Prompts that do not fit, and those that just do. One byte is one token, the context holds 10."""
+
+import pytest
+
+from gateway.errors import InvalidRequest
+from gateway.models import ServedModel
+from gateway.parameters import Parameters
+from gateway.prompts import INLINE_CHARACTERS, check_vocabulary, from_messages, from_text, token_budget
+from gateway.text.chat_template import ChatTemplate
+from gateway.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.unit
+
+DEFAULT_MAX_TOKENS = 5
+
+
+@pytest.fixture
+def model(toy_tokenizer: Tokenizer, toy_template: ChatTemplate) -> ServedModel:
+    return ServedModel("bytes", "1", 258, 10, toy_tokenizer, toy_template)
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "max_tokens", "budget"),
+    [
+        (1, None, 5),  # the default fits
+        (7, None, 3),  # the default is cut to the room
+        (9, None, 1),
+        (9, 1, 1),
+        (1, 9, 9),
+    ],
+)
+def test_the_budget_of_what_fits(model: ServedModel, prompt_tokens: int, max_tokens: int | None, budget: int) -> None:
+    parameters = Parameters(max_tokens=max_tokens)
+    assert token_budget(model, prompt_tokens, parameters, DEFAULT_MAX_TOKENS) == budget
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "parameters", "name", "numbers"),
+    [
+        (0, Parameters(), "prompt", ()),
+        (10, Parameters(), "prompt", ("10", "9")),
+        (10, Parameters(max_tokens=1), "prompt", ("10", "9")),
+        (8, Parameters(max_tokens=3), "max_tokens", ("3", "2", "10", "8")),
+        (1, Parameters(min_tokens=6), "min_tokens", ("6", "5")),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_numbers(
+    model: ServedModel, prompt_tokens: int, parameters: Parameters, name: str, numbers: tuple[str, ...]
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        token_budget(model, prompt_tokens, parameters, DEFAULT_MAX_TOKENS)
+    assert list(caught.value.problems) == [name]
+    assert all(number in caught.value.problems[name] for number in numbers)
+
+
+async def test_text_is_bounded_in_bytes_and_must_be_unicode(model: ServedModel) -> None:
+    assert len((await from_text(model, "é" * 4, max_bytes=8)).token_ids) == 8
+    with pytest.raises(InvalidRequest, match="9 bytes found, allowed are at most 8"):
+        await from_text(model, "é" * 4 + "x", max_bytes=8)
+    with pytest.raises(InvalidRequest, match="lone surrogate"):
+        await from_text(model, "\ud800", max_bytes=8)
+
+
+async def test_a_long_text_gives_the_same_tokens_as_its_parts(model: ServedModel) -> None:
+    text = "ab" * INLINE_CHARACTERS
+    prompt = await from_text(model, text, max_bytes=len(text))
+    assert list(prompt.token_ids) == model.tokenizer.encode("ab") * INLINE_CHARACTERS
+
+
+def test_the_first_id_outside_the_vocabulary_is_named(model: ServedModel) -> None:
+    check_vocabulary(model, [0, 257], "token_ids")
+    check_vocabulary(model, [], "token_ids")
+    with pytest.raises(InvalidRequest, match=r"token_ids\[1\]: 258 found, token ids are below 258"):
+        check_vocabulary(model, [0, 258, 259], "token_ids")
+
+
+async def test_a_conversation_ends_open_for_its_answer_or_its_continuation(model: ServedModel) -> None:
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    answered = await from_messages(model, messages, 1000, continue_final_message=False)
+    assert answered.text == "<|turn|>user:hi<|turn|>assistant:yo<|turn|>assistant:"
+    continued = await from_messages(model, messages, 1000, continue_final_message=True)
+    assert continued.text == "<|turn|>user:hi<|turn|>assistant:yo"
+    # A turn mark is one special token: 2 + 7 + 12.
+    assert len(continued.token_ids) == 21
+
+
+async def test_a_template_that_refuses_is_the_requests_problem(model: ServedModel) -> None:
+    with pytest.raises(InvalidRequest, match="prompt: this template refuses"):
+        await from_messages(model, [{"role": "user", "content": "refuse me"}], 1000, continue_final_message=False)
+    with pytest.raises(InvalidRequest, match="bytes found, allowed are at most 20"):
+        await from_messages(model, [{"role": "user", "content": "hi"}], 20, continue_final_message=False)
