@@ -15,12 +15,14 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 from byte_tokenizer import END_ID, VOCAB_SIZE, tokenizer_files
 
 from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
+from service.channels import TlsFiles
 from service.errors import ServiceError
 from service.process import announce_ready
 from service.serving import Server, serve_until_signal
@@ -124,9 +126,14 @@ async def main() -> None:
     parser.add_argument("--model", default="bytes")
     parser.add_argument("--max-context", type=int, default=6_000_000)
     parser.add_argument("--token-seconds", type=float, default=0.0)
+    parser.add_argument("--tls", type=Path, nargs=3, metavar=("CA", "CERTIFICATE", "KEY"), help="mutual TLS")
     options = parser.parse_args()
     worker = ToyWorker(options.model, options.max_context, options.token_seconds)
-    server = Server([SERVICE], lambda target: worker_pb2_grpc.add_WorkerServiceServicer_to_server(worker, target))
+    server = Server(
+        [SERVICE],
+        lambda target: worker_pb2_grpc.add_WorkerServiceServicer_to_server(worker, target),
+        TlsFiles(*options.tls) if options.tls else None,
+    )
     address = await server.start(options.listen)
     await server.set_ready(True)
     loop = asyncio.get_running_loop()

@@ -1,0 +1,67 @@
+"""TLS on both sides of a real gateway: clients verify it, it and its worker verify each other."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from service.channels import TlsFiles, open_channel
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl"),
+]
+
+
+def make_identity(folder: Path, name: str) -> tuple[Path, Path]:
+    """A key and a certificate of its own for 127.0.0.1; returns (certificate, key)."""
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    made = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", certificate]
+    subprocess.run(["openssl", "req", "-x509", "-days", "1", *made, *names], check=True, capture_output=True)
+    return certificate, key
+
+
+@pytest.fixture
+def identities(tmp_path: Path) -> dict[str, tuple[Path, Path]]:
+    return {name: make_identity(tmp_path, name) for name in ("gateway", "worker", "stranger")}
+
+
+def test_text_streams_over_tls_end_to_end(
+    start_worker: Callable[..., Any],
+    start_gateway: Callable[..., Any],
+    identities: dict[str, tuple[Path, Path]],
+) -> None:
+    (certificate, key), (worker_certificate, worker_key) = identities["gateway"], identities["worker"]
+    # Self-signed, so each certificate is also the CA that the other side trusts.
+    worker = start_worker("--tls", str(certificate), str(worker_certificate), str(worker_key))
+    towards_worker = ["--worker-ca", worker_certificate, "--worker-certificate", certificate, "--worker-key", key]
+    gateway = start_gateway(
+        worker.address, "--tls-certificate", str(certificate), "--tls-key", str(key), *map(str, towards_worker)
+    )
+    gateway.wait_event("ready")
+    request = gateway_pb2.GenerateRequest(prompt="abc", options=gateway_pb2.GenerateOptions(max_tokens=3))
+    with open_channel(gateway.address, TlsFiles(ca=certificate)) as channel:
+        stream = gateway_pb2_grpc.GatewayServiceStub(channel).Generate(request, timeout=30)
+        assert "".join(response.text for response in stream) == "abc"
+    for untrusted in (None, TlsFiles(ca=identities["stranger"][0])):
+        with open_channel(gateway.address, untrusted) as channel, pytest.raises(grpc.RpcError) as caught:
+            list(gateway_pb2_grpc.GatewayServiceStub(channel).Generate(request, timeout=30))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_gateway_without_a_certificate_is_told_why_its_worker_is_unusable(
+    start_worker: Callable[..., Any],
+    start_gateway: Callable[..., Any],
+    identities: dict[str, tuple[Path, Path]],
+) -> None:
+    worker_certificate, worker_key = identities["worker"]
+    worker = start_worker("--tls", str(identities["gateway"][0]), str(worker_certificate), str(worker_key))
+    gateway = start_gateway(worker.address, "--worker-ca", str(worker_certificate))
+    log = gateway.wait_for(lambda event: event.get("level") in ("WARNING", "ERROR"))
+    assert f"worker {worker.address} cannot be used" in log["message"]
