@@ -94,10 +94,10 @@ def _decode(
     num_blocks = int((ends - first_blocks).max())
 
     columns = first_blocks[:, None] + torch.arange(num_blocks)
-    used = (columns < ends[:, None]).to(device)
+    # A shorter sequence's surplus columns read whatever its table ends with: its keys there are hidden below.
     columns = columns.clamp_(max=batch.block_tables.shape[1] - 1).to(device)
     tables = batch.block_tables if len(decoding) == batch.num_sequences else batch.block_tables[sequences.to(device)]
-    blocks = tables.long().gather(1, columns) * used
+    blocks = tables.long().gather(1, columns)
 
     positions = (first_blocks * block_size)[:, None] + torch.arange(num_blocks * block_size)
     visible = (positions >= first_keys[:, None]) & (positions < contexts[:, None])

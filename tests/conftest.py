@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# Before anything imports torch: spinning OpenMP threads starve whatever else runs on the machine, the services above all.
+# Before anything imports torch: spinning OpenMP threads starve whatever else runs here, the services above all.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
