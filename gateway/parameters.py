@@ -62,7 +62,7 @@ TABLE: tuple[Parameter, ...] = (
     Parameter("stop_token_ids", TokenIds(max_count=128), (), "tokens that end the text"),
     Parameter("ignore_eos", Boolean(), False, "goes on past the end-of-sequence token"),
     Parameter("priority", Integer(-INT32_MAX - 1, INT32_MAX), 0, "ranks requests; smaller is more important"),
-    Parameter("cache_salt", Text(max_bytes=256), "", "keeps the prefix from requests of another salt"),
+    Parameter("cache_salt", Text(max_bytes=128), "", "keeps the prefix from requests of another salt"),
     Parameter("skip_special_tokens", Boolean(), True, "leaves special tokens out of the text"),
     Parameter("echo", Boolean(), False, "sends the prompt's text first", Call.GENERATE),
     Parameter("request_id", Text(max_bytes=128), "", "names the request in logs"),

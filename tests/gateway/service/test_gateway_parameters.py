@@ -61,7 +61,7 @@ def problems(**values: Any) -> dict[str, str]:
         ("prompt_logprobs", 1),
         ("response_format", object()),
         ("adapter", "lora"),
-        ("cache_salt", "s" * 257),
+        ("cache_salt", "s" * 129),
         ("request_id", "é" * 65),
         ("stop", ["x"] * 17),
         ("stop", "text"),
