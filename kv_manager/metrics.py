@@ -30,6 +30,11 @@ _TOTALS = {
     "evicted_blocks": "Blocks that lost their digest because they were granted again.",
     "forks": "Children made by forks.",
     "copied_blocks": "Copy-on-write orders.",
+    "recompute_preemptions": "Victims whose blocks were dropped.",
+    "swap_preemptions": "Victims parked in the host tier.",
+    "swapped_out_blocks": "Device-to-host moves.",
+    "swapped_in_blocks": "Host-to-device moves.",
+    "host_dropped_sequences": "Sequences dropped from the host tier to make room.",
 }
 
 

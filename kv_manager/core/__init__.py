@@ -3,7 +3,8 @@
 - ``manager``: pools by name, epochs, and every call of the service as a method
 - ``pool``: one pool's state and the order of a step (design 3.5, rule 3)
 - ``validation``: whole-request validation before anything changes (rule 2)
-- ``admission``, ``growth``, ``forks``: how admits, advances and forks are served
+- ``growth``, ``forks``, ``admission``, ``resumption``: how advances, forks, admits and resumes are served
+- ``capacity``, ``preemption``, ``host_tier``: who gives way when blocks are short, and where the victims are parked
 - ``block_pool``, ``prefix_index``, ``prefix``: blocks, who holds which digest, and how digests are made
 - ``sequence``: what is remembered of a sequence
 - ``integrity``, ``views``: the invariants, and what people see

@@ -1,15 +1,17 @@
-"""Admits: prefix hits, whole-prompt capacity, the first blocks (design 3.1, 3.2)."""
+"""Admits and resumes: prefix hits, whole-prompt capacity, the first blocks (design 3.1, 3.2, 3.4)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kv_manager.core.prefix import TOKEN_BYTES, Root, chain
+from kv_manager.core.resumption import resume
 from kv_manager.core.sequence import Sequence
+from kv_manager.core.step_work import StepWork
 from octavo.kv.v1 import common_pb2, steps_pb2
 
 if TYPE_CHECKING:
-    from kv_manager.core.pool import Pool, StepWork
+    from kv_manager.core.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +59,30 @@ def root_of(message: common_pb2.PrefixRoot) -> Root:
     return Root(message.tenant, message.salt, message.adapter)
 
 
-def serve(pool: "Pool", work: "StepWork") -> None:
-    """Admit by (priority, preempted first, arrival, id). After the first refusal nobody is admitted (rule 3)."""
-    for admit in sorted(work.request.admits, key=_order):
-        if pool.draining and not admit.again:
-            _wait(pool, work, admit.seq, steps_pb2.WAITING_REASON_DRAINING, 0)
-        else:
-            _admit(pool, work, admit)
+def serve(pool: "Pool", work: StepWork) -> None:
+    """Resume and admit in one list, by (priority, preempted first, arrival, id).
 
-
-def _order(admit: steps_pb2.Admit) -> tuple[int, bool, int, int]:
-    return admit.priority, not admit.again, admit.arrival, admit.seq
+    After the first refusal, and in a step that preempted or left a running sequence waiting, nobody is (rule 3).
+    """
+    request = work.request
+    if not request.admits and not request.resumes:
+        return
+    queue: list[tuple[tuple[int, bool, int, int], Sequence | steps_pb2.Admit]] = [
+        ((admit.priority, not admit.again, admit.arrival, admit.seq), admit) for admit in request.admits
+    ]
+    for item in request.resumes:
+        sequence = pool.sequences.get(item.seq)
+        if sequence is not None:  # else it was dropped from the host tier earlier in this request
+            queue.append(((sequence.priority, False, sequence.arrival, sequence.id), sequence))
+    queue.sort(key=lambda entry: entry[0])
+    lengths = {item.seq: item.num_tokens for item in request.resumes}
+    served: set[int] = set()
+    for _, entry in queue:
+        if isinstance(entry, steps_pb2.Admit):
+            _admit(pool, work, entry)
+        elif entry.group not in served:
+            served.add(entry.group)
+            resume(pool, work, entry, lengths)
 
 
 def measure(pool: "Pool", prompt: Prompt) -> Capacity:
@@ -79,11 +94,10 @@ def measure(pool: "Pool", prompt: Prompt) -> Capacity:
     whole = -(-(length + 1) // block_size)
     needed = -(-(length + prompt.again) // block_size) - len(hits) + prompt.beside_blocks
     required = needed + sum(map(blocks.in_free_list, hits))
-    running = len(pool.sequences)
-    if running:
+    if prompt.again:
+        required += pool.readmission_reserve()
+    elif pool.num_running:
         required += pool.spec.watermark_blocks
-        if prompt.again:
-            required += running + 1
     return Capacity(
         root_digest=root_digest,
         hits=hits,
@@ -123,12 +137,15 @@ def chain_of(prompt: Prompt, root_digest: bytes, block_size: int) -> Iterator[by
     return chain(root_digest, prompt.ids, 0, prompt.length // block_size, block_size)
 
 
-def _admit(pool: "Pool", work: "StepWork", admit: steps_pb2.Admit) -> None:
+def _admit(pool: "Pool", work: StepWork, admit: steps_pb2.Admit) -> None:
     prompt = Prompt(admit.token_ids, root_of(admit.root), admit.again, admit.beside_blocks)
     blocks = pool.blocks
     whole = -(-(prompt.length + 1) // pool.block_size)
     if whole > blocks.num_blocks:
         _reject(pool, work, admit.seq, whole)
+        return
+    if pool.draining and not prompt.again:
+        _wait(pool, work, admit.seq, steps_pb2.WAITING_REASON_DRAINING, 0)
         return
     if work.stalled:
         _wait(pool, work, admit.seq, steps_pb2.WAITING_REASON_BEHIND, 0)
@@ -140,12 +157,10 @@ def _admit(pool: "Pool", work: "StepWork", admit: steps_pb2.Admit) -> None:
         _grant(pool, work, admit, prompt, capacity)
     else:
         work.stalled = True
-        enough_after_fence = capacity.required <= blocks.available + blocks.fenced_blocks
-        reason = steps_pb2.WAITING_REASON_FENCE if enough_after_fence else steps_pb2.WAITING_REASON_POOL
-        _wait(pool, work, admit.seq, reason, capacity.required)
+        _wait(pool, work, admit.seq, pool.short_of(capacity.required), capacity.required)
 
 
-def _grant(pool: "Pool", work: "StepWork", admit: steps_pb2.Admit, prompt: Prompt, capacity: Capacity) -> None:
+def _grant(pool: "Pool", work: StepWork, admit: steps_pb2.Admit, prompt: Prompt, capacity: Capacity) -> None:
     """Build the table: hits first, all pinned before the first new block is taken, then what this step writes.
 
     position      0 ........... cached_tokens .......... granted_tokens ......... length
@@ -167,9 +182,8 @@ def _grant(pool: "Pool", work: "StepWork", admit: steps_pb2.Admit, prompt: Promp
     sequence.digests = capacity.digests
     sequence.indexed = sequence.hit_blocks = len(capacity.hits)
     sequence.table = table
-    pool.sequences[admit.seq] = sequence
-    pool.greatest_seq = max(pool.greatest_seq, admit.seq)
-    pool.refused.discard(admit.seq)
+    sequence.readmitted_to = length + 1 if prompt.again else 0
+    pool.add(sequence)
     pool.index_written(sequence, work.step)
     _count(pool, prompt, capacity)
     work.response.grants.add(
@@ -193,13 +207,13 @@ def _count(pool: "Pool", prompt: Prompt, capacity: Capacity) -> None:
         totals.hit_tokens += capacity.cached_tokens
 
 
-def _wait(pool: "Pool", work: "StepWork", seq: int, reason: steps_pb2.WaitingReason, needed: int) -> None:
+def _wait(pool: "Pool", work: StepWork, seq: int, reason: steps_pb2.WaitingReason, needed: int) -> None:
     pool.greatest_seq = max(pool.greatest_seq, seq)
     pool.refused.add(seq)
     work.response.waiting.add(seq=seq, reason=reason, needed=needed)
 
 
-def _reject(pool: "Pool", work: "StepWork", seq: int, needed: int) -> None:
+def _reject(pool: "Pool", work: StepWork, seq: int, needed: int) -> None:
     pool.greatest_seq = max(pool.greatest_seq, seq)
     pool.refused.discard(seq)
     pool.totals.rejected_sequences += 1

@@ -31,6 +31,7 @@ class BlockPool:
         digest: the prefix digest the block holds, or None.
         fence: the step that must have completed before the block may be granted; also kept while it is referenced,
             since it counts again when the last reference goes.
+        swap_sources: blocks that a swap-out under way reads, with its step.
         unconfirmed: blocks whose digest was made visible by a step that has not completed, and that step, oldest first.
     """
 
@@ -51,6 +52,7 @@ class BlockPool:
         "index",
         "num_blocks",
         "ref_count",
+        "swap_sources",
         "unconfirmed",
     )
 
@@ -63,6 +65,7 @@ class BlockPool:
         self.digest: list[bytes | None] = [None] * (num_blocks + 1)
         self.index = PrefixIndex()
         self.unconfirmed: dict[int, int] = {}
+        self.swap_sources: dict[int, int] = {}
         self.completed_step = 0
         self.granted_blocks = 0
         self.evicted_blocks = 0
@@ -164,6 +167,12 @@ class BlockPool:
         """``step`` reads or writes ``block``: once unreferenced it waits for that step. A pin is no reference."""
         self.fence[block] = max(self.fence[block], step)
 
+    def pin_swap_source(self, block: int, step: int) -> None:
+        """A swap-out of ``step`` reads ``block``: as ``pin``, and until then nobody writes it in place."""
+        self.pin(block, step)
+        self.swap_sources.pop(block, None)  # the newest pin comes last
+        self.swap_sources[block] = step
+
     def in_free_list(self, block: int) -> bool:
         """Whether a hit on ``block`` would take it out of the free list."""
         return self.ref_count[block] == 0 and self.fence[block] <= self.completed_step
@@ -186,6 +195,16 @@ class BlockPool:
         unconfirmed = self.unconfirmed
         return any(block not in unconfirmed for block in self.index.holders(digest))
 
+    def withdraw(self, failed_step: int) -> None:
+        """Forget what ``failed_step`` and later steps made visible; of these blocks the free ones go to the front."""
+        for block in [block for block, step in self.unconfirmed.items() if step >= failed_step]:
+            if self.in_free_list(block):
+                self._unlink(block)
+                self._forget(block)
+                self._push(block)
+            else:
+                self._forget(block)
+
     def clear_digests(self) -> int:
         """Forget every digest and return how many blocks had one. Nothing may be referenced or fenced."""
         cleared = self._cached
@@ -205,12 +224,12 @@ class BlockPool:
                 for block in self._buckets.pop(fence):
                     self._fenced -= 1
                     self._give_back(block)
-        unconfirmed = self.unconfirmed
-        while unconfirmed:
-            block = next(iter(unconfirmed))
-            if unconfirmed[block] > step:
-                break
-            del unconfirmed[block]
+        for started in (self.unconfirmed, self.swap_sources):
+            while started:
+                block = next(iter(started))
+                if started[block] > step:
+                    break
+                del started[block]
 
     # --- for checks and views
 

@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING
 
 from kv_manager.core.prefix import TOKEN_BYTES
 from kv_manager.core.sequence import Sequence
+from kv_manager.core.step_work import StepWork
 
 if TYPE_CHECKING:
-    from kv_manager.core.pool import Pool, StepWork
+    from kv_manager.core.pool import Pool
 
 
-def serve(pool: "Pool", work: "StepWork") -> None:
+def serve(pool: "Pool", work: StepWork) -> None:
     """Make every child of the request. Forks need no blocks and cannot fail."""
     for fork in work.request.forks:
         parent = pool.sequences[fork.parent]
@@ -18,8 +19,7 @@ def serve(pool: "Pool", work: "StepWork") -> None:
             for block in child.table:
                 if block:
                     pool.blocks.share(block)
-            pool.sequences[seq] = child
-            pool.greatest_seq = max(pool.greatest_seq, seq)
+            pool.add(child)
             pool.totals.forks += 1
         parent.fork_point = max(parent.fork_point, fork.num_tokens)
 

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 def violations(pool: "Pool") -> list[str]:
     """What is wrong, one line each; empty when everything adds up. Takes time in proportion to the pool."""
     blocks = pool.blocks
-    return [*_check_states(blocks), *_check_references(pool), *_check_index(blocks), *_check_chains(pool)]
+    return [
+        *_check_states(blocks),
+        *_check_references(pool),
+        *_check_index(blocks),
+        *_check_chains(pool),
+        *_check_host(pool),
+    ]
 
 
 def _check_states(blocks: BlockPool) -> list[str]:
@@ -92,6 +98,25 @@ def _check_chains(pool: "Pool") -> list[str]:
     return found
 
 
+def _check_host(pool: "Pool") -> list[str]:
+    """I1 and I2 of the host tier, and that a group runs or is parked as a whole."""
+    found: list[str] = []
+    tier = pool.host
+    named = Counter(block for sequence in pool.sequences.values() for block in sequence.parked_blocks())
+    if named != Counter(tier.references()):
+        found.append("I2: reference counts of host blocks differ from what host tables name")
+    places = Counter([*tier.grantable(), *tier.fenced(), *named.keys()])
+    if places != Counter(range(tier.num_blocks)):
+        found.append("I1: a host block is lost or in two places")
+    parked = {sequence.group for sequence in pool.sequences.values() if not sequence.running}
+    if parked != set(tier.parked):
+        found.append(f"I1: parked groups {sorted(parked)}, the tier names {sorted(tier.parked)}")
+    members = sum(len(group) for group in pool.groups.values())
+    if members != len(pool.sequences):
+        found.append(f"I1: {len(pool.sequences)} sequences, {members} in groups")
+    return found
+
+
 def state_digest(pool: "Pool") -> bytes:
     """A SHA-256 over the whole state; equal states have equal digests."""
     blocks = pool.blocks
@@ -107,9 +132,11 @@ def state_digest(pool: "Pool") -> bytes:
     for block in range(1, blocks.high_water + 1):
         fence = blocks.fence[block] if blocks.fence[block] > blocks.completed_step else 0
         add(block, blocks.ref_count[block], fence, blocks.digest[block])
-    add(sorted(blocks.unconfirmed.items()))
+    add(sorted(blocks.unconfirmed.items()), sorted(blocks.swap_sources.items()), pool.host.state())
+    add(pool.rates.SerializeToString(deterministic=True) if pool.rates else None)
     add([blocks.index.holders(digest) for digest in sorted(blocks.index.digests())])
     for sequence in sorted(pool.sequences.values(), key=lambda each: each.id):
         add(sequence.id, sequence.rank, sequence.root, sequence.known, sequence.granted, sequence.fork_point)
         add(sequence.indexed, sequence.hit_blocks, sequence.table, bytes(sequence.ids))
+        add(sequence.host_table, sequence.readmitted_to)
     return state.digest()

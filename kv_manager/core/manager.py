@@ -25,6 +25,11 @@ MAX_INSPECTED_BLOCKS = 65_536
 CAPABILITIES = (
     inspect_pb2.CAPABILITY_PREFIX_SHARING,
     inspect_pb2.CAPABILITY_FORK,
+    inspect_pb2.CAPABILITY_PREEMPTION,
+    inspect_pb2.CAPABILITY_HOST_TIER,
+    inspect_pb2.CAPABILITY_FENCED_REUSE,
+    inspect_pb2.CAPABILITY_FAILED_STEPS,
+    inspect_pb2.CAPABILITY_GROUPS,
     inspect_pb2.CAPABILITY_DRAIN,
     inspect_pb2.CAPABILITY_RESET,
 )
@@ -190,7 +195,9 @@ class Manager:
         tenure = self._tenure(request.pool)
         pool = tenure.pool
         sequences = [views.sequence_summary(pool, sequence) for sequence in views.by_rank(pool)]
-        return inspect_pb2.InspectPoolResponse(summary=self._summary(tenure), sequences=sequences)
+        return inspect_pb2.InspectPoolResponse(
+            summary=self._summary(tenure), sequences=sequences, recent_preemptions=views.preemptions(pool)
+        )
 
     def inspect_sequence(self, request: inspect_pb2.InspectSequenceRequest) -> inspect_pb2.InspectSequenceResponse:
         """One sequence's logical -> physical table."""
@@ -202,6 +209,7 @@ class Manager:
             header=pool.header(),
             summary=views.sequence_summary(pool, sequence),
             table=views.block_infos(pool, sequence.table),
+            host_table=sequence.parked_blocks(),
         )
 
     def inspect_blocks(self, request: inspect_pb2.InspectBlocksRequest) -> inspect_pb2.InspectBlocksResponse:

@@ -1,5 +1,6 @@
 """What the manager remembers of a live sequence."""
 
+from kv_manager.core.host_tier import NO_HOST_BLOCK
 from kv_manager.core.prefix import TOKEN_BYTES, Root, chain
 
 Rank = tuple[int, int, int]
@@ -23,7 +24,9 @@ class Sequence:
         fork_point: the largest length at which it was forked, as parent or child; 0 for none.
         digests: the prefix chain of its first full blocks, made as far as it was needed.
         indexed: leading blocks whose digests were offered to the index.
-        table: device block ids by logical index.
+        table: device block ids by logical index; empty while parked.
+        host_table: host block ids by logical index while parked in the host tier, else None.
+        readmitted_to: after a readmission, the length past which it must have been granted before it may be a victim.
         hit_blocks: the write floor in blocks told with the last admit or late hit.
     """
 
@@ -34,12 +37,14 @@ class Sequence:
         "granted",
         "group",
         "hit_blocks",
+        "host_table",
         "id",
         "ids",
         "indexed",
         "known",
         "priority",
         "rank",
+        "readmitted_to",
         "root",
         "root_digest",
         "table",
@@ -60,6 +65,8 @@ class Sequence:
         self.digests: list[bytes] = []
         self.indexed = 0
         self.table: list[int] = []
+        self.host_table: list[int] | None = None
+        self.readmitted_to = 0
         self.hit_blocks = 0
 
     def append_ids(self, ids: bytes | bytearray) -> None:
@@ -74,6 +81,32 @@ class Sequence:
             parent = digests[-1] if digests else self.root_digest
             digests.extend(chain(parent, self.ids, len(digests), num_blocks, block_size))
         return digests
+
+    @property
+    def running(self) -> bool:
+        """Whether it holds device blocks; otherwise it is parked in the host tier."""
+        return self.host_table is None
+
+    @property
+    def parked_table(self) -> list[int]:
+        """The host table, empty while running."""
+        return self.host_table or []
+
+    def parked_blocks(self) -> list[int]:
+        """The host blocks it names."""
+        return [block for block in self.parked_table if block != NO_HOST_BLOCK]
+
+    def park(self, host_table: list[int]) -> None:
+        """Its blocks lie in the host tier from now on; its digests must be offered again when it comes back."""
+        self.table = []
+        self.host_table = host_table
+        self.indexed = 0
+
+    def unpark(self, table: list[int], readmitted_to: int) -> None:
+        """It runs again in ``table``."""
+        self.table = table
+        self.host_table = None
+        self.readmitted_to = readmitted_to
 
     def next_write(self) -> int:
         """The lowest position its next step may write.

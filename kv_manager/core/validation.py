@@ -35,10 +35,10 @@ def validate_spec(spec: attach_pb2.PoolSpec, max_blocks: int) -> None:
         raise invalid_argument("pool.reuse_regime", "must be ordered or fenced", reason="UNSPECIFIED")
     if spec.HasField("rates"):
         _validate_rates("pool.rates", spec.rates)
-    if spec.reuse_regime == common_pb2.REUSE_REGIME_FENCED:
-        raise not_served(inspect_pb2.CAPABILITY_FENCED_REUSE, "pool.reuse_regime")
-    if spec.host_blocks:
-        raise not_served(inspect_pb2.CAPABILITY_HOST_TIER, "pool.host_blocks")
+    if spec.host_blocks > max_blocks:
+        raise invalid_argument("pool.host_blocks", f"is {spec.host_blocks}, must be at most {max_blocks}")
+    if spec.host_blocks and not spec.block_bytes:
+        raise invalid_argument("pool.block_bytes", "must be told, to price swaps to the host tier")
     if spec.HasField("window"):
         raise not_served(inspect_pb2.CAPABILITY_WINDOWS, "pool.window")
     if spec.tenant_limits:
@@ -52,12 +52,16 @@ def validate_step(pool: "Pool", request: steps_pb2.StepRequest) -> None:
         ServiceError: INVALID_ARGUMENT naming the item, or UNIMPLEMENTED naming the capability.
     """
     _validate_head(pool, request)
-    _validate_served(request)
+    if any(request.advances.rooms):
+        raise not_served(inspect_pb2.CAPABILITY_ROOM_AHEAD, "advances.rooms")
     check = _StepCheck(pool, request)
     check.commits()
     check.forks()
     check.releases()
+    if request.HasField("failed_step"):
+        check.failure()
     check.advances()
+    check.resumes()
     check.admits()
 
 
@@ -71,6 +75,12 @@ def _validate_head(pool: "Pool", request: steps_pb2.StepRequest) -> None:
         )
     if request.HasField("rates"):
         _validate_rates("rates", request.rates)
+    if request.HasField("failed_step") and not pool.blocks.completed_step < request.failed_step < request.step:
+        raise bad_item(
+            "failed_step",
+            "OUT_OF_RANGE",
+            f"is {request.failed_step}, must be {pool.blocks.completed_step + 1} to {request.step - 1}",
+        )
 
 
 def _validate_rates(field: str, rates: common_pb2.Rates) -> None:
@@ -78,18 +88,6 @@ def _validate_rates(field: str, rates: common_pb2.Rates) -> None:
         value = getattr(rates, name)
         if not (math.isfinite(value) and value > 0):
             raise bad_item(f"{field}.{name}", "OUT_OF_RANGE", f"is {value}, must be positive and finite")
-
-
-def _validate_served(request: steps_pb2.StepRequest) -> None:
-    if request.HasField("failed_step"):
-        raise not_served(inspect_pb2.CAPABILITY_FAILED_STEPS, "failed_step")
-    if request.resumes:
-        raise not_served(inspect_pb2.CAPABILITY_HOST_TIER, "resumes")
-    if any(request.advances.rooms):
-        raise not_served(inspect_pb2.CAPABILITY_ROOM_AHEAD, "advances.rooms")
-    for index, admit in enumerate(request.admits):
-        if admit.beside_blocks or (admit.HasField("group") and admit.group != admit.seq):
-            raise not_served(inspect_pb2.CAPABILITY_GROUPS, f"admits[{index}]")
 
 
 class _StepCheck:
@@ -135,11 +133,12 @@ class _StepCheck:
                     f"is {start}, the committed length of sequence {seq} is {sequence.known}",
                 )
             end = start + count
-            if count == 0 or end > len(sequence.table) * block_size:
+            capacity = (len(sequence.table) or len(sequence.parked_table)) * block_size
+            if count == 0 or end > capacity:
                 raise bad_item(
                     f"commits[{row}].count",
                     "OUT_OF_RANGE",
-                    f"is {count}; the table of sequence {seq} holds {len(sequence.table) * block_size} tokens",
+                    f"is {count} from {start} on; the table of sequence {seq} holds {capacity} tokens",
                 )
             written[seq] = end
 
@@ -148,6 +147,8 @@ class _StepCheck:
         for row, fork in enumerate(self.request.forks):
             field = f"forks[{row}]"
             parent = pool.sequences.get(fork.parent)
+            if parent is not None and not parent.running:
+                raise self._not_running(f"{field}.parent", fork.parent)
             if parent is not None:
                 capacity = len(parent.table) * pool.block_size
             elif fork.parent in children:
@@ -156,7 +157,7 @@ class _StepCheck:
                 raise self._unknown(f"{field}.parent", fork.parent)
             if not fork.children:
                 raise bad_item(f"{field}.children", "EMPTY", "must name at least one child")
-            if not 1 <= fork.num_tokens <= capacity:
+            if fork.num_tokens > capacity:
                 raise bad_item(
                     f"{field}.num_tokens", "OUT_OF_RANGE", f"is {fork.num_tokens}, the parent holds {capacity} at most"
                 )
@@ -176,6 +177,16 @@ class _StepCheck:
                 raise self._unknown(f"releases[{row}]", seq)
             released.add(seq)
 
+    def failure(self) -> None:
+        """Nothing a failed step may have touched is carried over: every sequence is released, then admitted again."""
+        if self.request.commits.seqs or self.children:
+            raise bad_item("failed_step", "LIVE_AFTER_FAILURE", "commits and forks have no place beside a failed step")
+        kept = self.pool.sequences.keys() - self.released
+        if kept:
+            raise bad_item(
+                "failed_step", "LIVE_AFTER_FAILURE", f"sequence {min(kept)} is not released; release all, admit again"
+            )
+
     def advances(self) -> None:
         advances = self.request.advances
         seqs, lengths = advances.seqs, advances.num_tokens
@@ -189,14 +200,36 @@ class _StepCheck:
             raise bad_item("advances.seqs", "DUPLICATE_SEQUENCE", "a sequence appears twice")
         sequences, children, released = self.pool.sequences, self.children, self.released
         for row, (seq, length) in enumerate(zip(seqs, lengths, strict=True)):
-            if (seq not in sequences and seq not in children) or seq in released:
+            sequence = sequences.get(seq)
+            if (sequence is None and seq not in children) or seq in released:
                 raise self._unknown(f"advances[{row}]", seq)
+            if sequence is not None and not sequence.running:
+                raise self._not_running(f"advances[{row}]", seq)
             next_write = self._next_write(seq)
             if length <= next_write:
                 raise bad_item(
                     f"advances[{row}].num_tokens",
                     "OUT_OF_RANGE",
                     f"is {length}, sequence {seq} has written {next_write} tokens already",
+                )
+
+    def resumes(self) -> None:
+        pool, seen = self.pool, set[int]()
+        for row, resume in enumerate(self.request.resumes):
+            field, seq = f"resumes[{row}]", resume.seq
+            if seq in seen:
+                raise bad_item(field, "DUPLICATE_SEQUENCE", f"sequence {seq} appears twice")
+            seen.add(seq)
+            sequence = pool.sequences.get(seq)
+            if sequence is None or seq in self.released:
+                raise self._unknown(field, seq)
+            if sequence.running:
+                raise bad_item(field, "NOT_SWAPPED", f"sequence {seq} runs already")
+            if resume.num_tokens < max(1, self._next_write(seq)):
+                raise bad_item(
+                    f"{field}.num_tokens",
+                    "OUT_OF_RANGE",
+                    f"is {resume.num_tokens}, sequence {seq} has written {self._next_write(seq)} tokens already",
                 )
 
     def admits(self) -> None:
@@ -214,9 +247,23 @@ class _StepCheck:
                     "STALE_SEQUENCE_ID",
                     f"sequence {seq} is not above {pool.greatest_seq}, the greatest id seen, and not marked again",
                 )
+            self._group(field, admit)
             validate_tokens(f"{field}.token_ids", admit.token_ids)
             if admit.num_tokens == 0:
                 raise bad_item(f"{field}.num_tokens", "OUT_OF_RANGE", "must be at least 1")
+
+    def _group(self, field: str, admit: steps_pb2.Admit) -> None:
+        """A group ranks as one and runs or is parked as one, so who joins must have its rank and find it running."""
+        if not admit.HasField("group"):
+            return
+        for member in self.pool.groups.get(admit.group, ()):
+            if member.id not in self.released and (
+                not member.running or (member.priority, member.arrival) != (admit.priority, admit.arrival)
+            ):
+                raise bad_item(f"{field}.group", "WRONG_GROUP", f"group {admit.group} is parked or ranks elsewhere")
+
+    def _not_running(self, field: str, seq: int) -> Exception:
+        return bad_item(field, "NOT_RUNNING", f"sequence {seq} is parked in the host tier: resume it first")
 
     def _next_write(self, seq: int) -> int:
         """The next write position as it will be when advances are served."""

@@ -36,15 +36,20 @@ def sequence_summary(pool: "Pool", sequence: Sequence) -> inspect_pb2.SequenceSu
     root = sequence.root
     return inspect_pb2.SequenceSummary(
         seq=sequence.id,
-        state=inspect_pb2.SEQUENCE_STATE_RUNNING,
+        state=inspect_pb2.SEQUENCE_STATE_RUNNING if sequence.running else inspect_pb2.SEQUENCE_STATE_SWAPPED,
         granted_tokens=sequence.granted,
         committed_tokens=sequence.known,
-        num_blocks=len(sequence.table),
+        num_blocks=len(sequence.table) or len(sequence.parked_table),
         group=sequence.group,
         priority=sequence.priority,
         arrival=sequence.arrival,
         root=common_pb2.PrefixRoot(tenant=root.tenant, salt=root.salt, adapter=root.adapter),
     )
+
+
+def preemptions(pool: "Pool") -> list[inspect_pb2.PreemptionRecord]:
+    """The last preemptions, newest last."""
+    return [inspect_pb2.PreemptionRecord(step=step, preempted=told) for step, told in pool.recent_preemptions]
 
 
 def by_rank(pool: "Pool") -> list[Sequence]:

@@ -102,7 +102,6 @@ BAD_ITEMS = {
     "commit beyond the table": ("OUT_OF_RANGE", {"commits": {1: (6, [1, 2, 3])}}),
     "fork of nobody": ("UNKNOWN_SEQUENCE", {"forks": [(9, [10], 1)]}),
     "fork into nobody": ("EMPTY", {"forks": [(1, [], 6)]}),
-    "fork at nothing": ("OUT_OF_RANGE", {"forks": [(1, [3], 0)]}),
     "fork beyond the parent": ("OUT_OF_RANGE", {"forks": [(1, [3], 9)]}),
     "fork into a live one": ("SEQUENCE_EXISTS", {"forks": [(1, [2], 6)]}),
     "fork twice into one": ("SEQUENCE_EXISTS", {"forks": [(1, [3, 3], 6)]}),

@@ -1,0 +1,81 @@
+"""The host tier: a parking lot for preempted sequences (design 3.4). Host blocks keep no digests."""
+
+from collections import deque
+from collections.abc import Iterable
+
+NO_HOST_BLOCK = -1
+"""The place of a null entry in a host table."""
+
+
+class HostTier:
+    """Host blocks ``0..num_blocks-1``, reference-counted: a group's shared block is parked once.
+
+    A block that a step reads or wrote waits for that step before it is used again: within a step swaps out run before
+    swaps in, so a block read by a swap-in must not be the target of a swap-out of the same step.
+
+    Attributes:
+        parked: the groups parked here, least recently parked first, with the step that parked them.
+    """
+
+    __slots__ = ("_fenced", "_free", "_refs", "num_blocks", "parked")
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.parked: dict[int, int] = {}
+        self._free: deque[int] = deque(range(num_blocks))
+        self._fenced: deque[tuple[int, int]] = deque()
+        self._refs: dict[int, int] = {}
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that can be taken now."""
+        return len(self._free)
+
+    @property
+    def unparked_blocks(self) -> int:
+        """Blocks that hold no parked sequence, fenced ones included."""
+        return len(self._free) + len(self._fenced)
+
+    def take(self) -> int:
+        """One block without references yet. The caller has made sure that one is free."""
+        return self._free.popleft()
+
+    def share(self, table: Iterable[int]) -> None:
+        """One more host table names these blocks."""
+        for block in table:
+            if block != NO_HOST_BLOCK:
+                self._refs[block] = self._refs.get(block, 0) + 1
+
+    def drop(self, table: Iterable[int], fence: int) -> None:
+        """One host table names these blocks no longer; the last reference frees them once ``fence`` has completed."""
+        for block in table:
+            if block == NO_HOST_BLOCK:
+                continue
+            self._refs[block] -= 1
+            if self._refs[block] == 0:
+                del self._refs[block]
+                if fence:
+                    self._fenced.append((fence, block))
+                else:
+                    self._free.append(block)
+
+    def complete(self, step: int) -> None:
+        """All steps up to ``step`` have completed."""
+        while self._fenced and self._fenced[0][0] <= step:
+            self._free.append(self._fenced.popleft()[1])
+
+    def grantable(self) -> list[int]:
+        """The free blocks, next one first."""
+        return list(self._free)
+
+    def fenced(self) -> list[int]:
+        """The blocks that wait for a step."""
+        return [block for _, block in self._fenced]
+
+    def state(self) -> tuple[object, ...]:
+        """Everything, for the state's digest and the integrity check."""
+        return list(self._free), list(self._fenced), sorted(self._refs.items()), list(self.parked.items())
+
+    def references(self) -> dict[int, int]:
+        """Reference counts of the blocks in use."""
+        return dict(self._refs)
