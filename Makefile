@@ -18,7 +18,7 @@ FETCHED := $(MODEL)/octavo-model.json
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help env model serve check lint test soak protos protos-lint protos-baseline clean
+.PHONY: help env model serve check lint test soak protos protos-lint protos-baseline map clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -55,7 +55,7 @@ soak: $(INSTALLED) $(FETCHED) ## long runs
 	$(BIN)/pytest -m soak
 
 protos: $(INSTALLED) ## generate the Python stubs from protos/
-	$(BIN)/python protos/generate.py
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python protos/generate.py
 
 protos-lint: ## lint the protos; breaking changes against the baseline are reported
 	$(BUF) lint
@@ -64,6 +64,9 @@ protos-lint: ## lint the protos; breaking changes against the baseline are repor
 protos-baseline: ## cut the baseline that breaking changes are measured against
 	@mkdir -p $(dir $(BASELINE))
 	$(BUF) build -o $(BASELINE)
+
+map: $(INSTALLED) ## write the map of modules in docs/architecture.md
+	$(BIN)/python docs/make_map.py
 
 clean: ## remove caches and builds; the environment and models stay
 	rm -rf build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
