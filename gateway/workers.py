@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from gateway.models import ModelCache, ServedModel
 from gateway.text.tokenizer import TokenizerError
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
-from service.channels import CHANNEL_OPTIONS, TlsFiles
+from service.channels import TlsFiles, open_aio_channel
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Worker:
         self.trouble: Trouble | None = Trouble("it was not reached yet")
         self.running = 0
         self._models = models
-        self._channel = _open_channel(address, tls)
+        self._channel = open_aio_channel(address, tls, [BOUNDED_WINDOW])
         self._stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         self._look_now = asyncio.Event()
@@ -150,13 +150,6 @@ class Worker:
                 raise TokenizerError(f"it is larger than {MAX_TOKENIZER_BYTES} bytes")
             files.setdefault(piece.name, bytearray()).extend(piece.data)
         return {name: bytes(content) for name, content in files.items()}
-
-
-def _open_channel(address: str, tls: TlsFiles | None) -> grpc.aio.Channel:
-    options = [*CHANNEL_OPTIONS, BOUNDED_WINDOW]
-    if tls is None:
-        return grpc.aio.insecure_channel(address, options)
-    return grpc.aio.secure_channel(address, tls.channel_credentials(), options)
 
 
 def _trouble_of(error: grpc.aio.AioRpcError) -> Trouble:

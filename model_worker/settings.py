@@ -8,6 +8,7 @@ from pydantic import Field
 
 from service import model_settings
 from service.channels import TlsFiles
+from service.model_settings import Address, OptionalAddress, OptionalPath, OptionalValue
 
 
 class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"):
@@ -15,9 +16,11 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
 
     model: Annotated[Path, Field(description="model folder (safetensors) or GGUF file")]
     served_name: Annotated[str, Field(description="name clients use; empty: the folder's name")] = ""
-    listen: Annotated[str, Field(description="address to serve gRPC on, host:port")] = "127.0.0.1:50051"
-    metrics: Annotated[str, Field(description="address of the Prometheus page; empty: none")] = "127.0.0.1:9101"
-    manager: Annotated[str, Field(description="the KV manager's address, host:port")] = "127.0.0.1:50052"
+    listen: Annotated[Address, Field(description="address to serve gRPC on, host:port")] = "127.0.0.1:50051"
+    metrics: Annotated[OptionalAddress, Field(description="address of the Prometheus page; empty: none")] = (
+        "127.0.0.1:9101"
+    )
+    manager: Annotated[Address, Field(description="the KV manager's address, host:port")] = "127.0.0.1:50052"
     pool: Annotated[str, Field(min_length=1, max_length=256, description="the pool's name at the manager")] = "default"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
@@ -25,32 +28,40 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
     ] = "auto"
     device: Annotated[str, Field(description="auto, cpu, cuda or cuda:N")] = "auto"
     block_size: Annotated[int, Field(ge=1, le=256, description="tokens per KV block")] = 16
-    num_blocks: Annotated[int | None, Field(description="blocks in the pool; absent: as many as the memory holds")] = (
-        None
-    )
+    num_blocks: Annotated[
+        int | None, OptionalValue, Field(description="blocks in the pool; absent: as many as the memory holds")
+    ] = None
     kv_memory_gib: Annotated[
-        float | None, Field(gt=0, description="memory for KV blocks; absent: 1 on CPU, 85 % of what is free on CUDA")
+        float | None,
+        OptionalValue,
+        Field(gt=0, description="memory for KV blocks; absent: 1 on CPU, 85 % of what is free on CUDA"),
     ] = None
     watermark: Annotated[int, Field(ge=0, description="blocks kept free by admissions while others run")] = 0
-    max_context: Annotated[int | None, Field(ge=2, description="most tokens per request; absent: the model's")] = None
+    max_context: Annotated[
+        int | None, OptionalValue, Field(ge=2, description="most tokens per request; absent: the model's")
+    ] = None
     max_batch_tokens: Annotated[int, Field(ge=1, description="token budget of a step")] = 512
     prefill_chunk: Annotated[
-        int | None, Field(ge=1, description="most prompt tokens of one request in a step; absent: the token budget")
+        int | None,
+        OptionalValue,
+        Field(ge=1, description="most prompt tokens of one request in a step; absent: the token budget"),
     ] = None
     max_sequences: Annotated[int, Field(ge=1, description="most sequences with KV blocks")] = 32
     max_queued: Annotated[int, Field(ge=1, description="most requests in the queue")] = 1024
-    threads: Annotated[int | None, Field(ge=1, description="CPU threads of the model; absent: one per core")] = None
+    threads: Annotated[
+        int | None, OptionalValue, Field(ge=1, description="CPU threads of the model; absent: one per core")
+    ] = None
     lease_patience: Annotated[
         float, Field(gt=0, description="seconds a broken stream to the manager is tried again")
     ] = 2.0
     grace_seconds: Annotated[float, Field(ge=0, description="seconds running requests get at SIGTERM")] = 30.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severe log")] = "info"
-    tls_certificate: Annotated[Path | None, Field(description="serve TLS: PEM certificate")] = None
-    tls_key: Annotated[Path | None, Field(description="serve TLS: PEM key")] = None
-    tls_client_ca: Annotated[Path | None, Field(description="demand client certificates signed by this CA")] = None
-    manager_ca: Annotated[Path | None, Field(description="reach the manager by TLS, verified by this CA")] = None
-    manager_certificate: Annotated[Path | None, Field(description="client certificate for the manager")] = None
-    manager_key: Annotated[Path | None, Field(description="client key for the manager")] = None
+    tls_certificate: Annotated[OptionalPath, Field(description="serve TLS: PEM certificate")] = None
+    tls_key: Annotated[OptionalPath, Field(description="serve TLS: PEM key")] = None
+    tls_client_ca: Annotated[OptionalPath, Field(description="demand client certificates signed by this CA")] = None
+    manager_ca: Annotated[OptionalPath, Field(description="reach the manager by TLS, verified by this CA")] = None
+    manager_certificate: Annotated[OptionalPath, Field(description="client certificate for the manager")] = None
+    manager_key: Annotated[OptionalPath, Field(description="client key for the manager")] = None
 
     @property
     def server_tls(self) -> TlsFiles | None:

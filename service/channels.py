@@ -1,5 +1,6 @@
 """Client channels with the limits and keepalive that our servers expect."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,8 +60,11 @@ def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.Channel:
     return grpc.secure_channel(address, tls.channel_credentials(), CHANNEL_OPTIONS)
 
 
-def open_aio_channel(address: str, tls: TlsFiles | None = None) -> grpc.aio.Channel:
-    """An asyncio channel. Connects lazily."""
+def open_aio_channel(
+    address: str, tls: TlsFiles | None = None, options: Sequence[tuple[str, int]] = ()
+) -> grpc.aio.Channel:
+    """An asyncio channel with ``options`` beside the usual ones. Connects lazily."""
+    options = [*CHANNEL_OPTIONS, *options]
     if tls is None:
-        return grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(address, tls.channel_credentials(), CHANNEL_OPTIONS)
+        return grpc.aio.insecure_channel(address, options)
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options)

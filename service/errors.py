@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 DOMAIN = "octavo"
@@ -107,8 +108,29 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceErr
 Behaviour = Callable[[Any, Any], Any]
 
 
+class MalformedMessage:
+    """Stands for a request whose bytes are no message: the servicer's first look at it ends the call.
+
+    gRPC itself would answer UNKNOWN, which tells a client to retry what can never succeed.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        object.__setattr__(self, "_error", error)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        message = f"the request is no valid message: {object.__getattribute__(self, '_error')}"
+        raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason="MALFORMED_MESSAGE")
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns what a servicer raises into a status. Cancellation and ``context.abort`` pass through untouched."""
+    """Turns what a servicer raises into a status. Cancellation and ``context.abort`` pass through untouched.
+
+    Attributes:
+        draining: refuse every new call with UNAVAILABLE.
+    """
+
+    def __init__(self) -> None:
+        self.draining = False
 
     async def intercept_service(
         self,
@@ -127,12 +149,39 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             (True, True): (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
         }
         behaviour, make_handler = kinds[handler.request_streaming, handler.response_streaming]
+        if self.draining:
+            behaviour = _refuse_stream if handler.response_streaming else _refuse_unary
         wrap = _wrap_stream if handler.response_streaming else _wrap_unary
         return make_handler(
             wrap(behaviour, method),
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=_tolerant(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
+
+
+def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def call(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError as error:
+            return MalformedMessage(error)
+
+    return call
+
+
+def _draining() -> ServiceError:
+    return ServiceError(
+        grpc.StatusCode.UNAVAILABLE, "the service is shutting down", reason="SHUTTING_DOWN", retry_seconds=1.0
+    )
+
+
+async def _refuse_unary(request: Any, context: Any) -> NoReturn:
+    raise _draining()
+
+
+async def _refuse_stream(request: Any, context: Any) -> AsyncIterator[Any]:
+    raise _draining()
+    yield  # what makes it a generator
 
 
 def _wrap_unary(behaviour: Behaviour, method: str) -> Behaviour:

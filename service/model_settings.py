@@ -13,14 +13,22 @@ import types
 import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from service.settings import DEFAULT_CONFIG, SettingsError, read_table
+from service.settings import CONFIG_VARIABLE, DEFAULT_CONFIG, SettingsError, read_table
+
+OptionalValue = BeforeValidator(lambda value: None if value == "" else value)
+"""An empty flag or variable switches an optional setting off."""
+
+Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
+"""host:port; port 0 picks one where it is listened on."""
+OptionalAddress = Annotated[str, Field(pattern=r"^(\S+:\d{1,5})?$")]
+OptionalPath = Annotated[Path | None, OptionalValue]
 
 
 class ServiceSettings(BaseSettings):
@@ -37,7 +45,7 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """``load`` merges flags, environment and file by itself."""
+        """Only what the constructor is given: ``load`` merges the sources, and a test's settings are what it wrote."""
         return (init_settings,)
 
 
@@ -45,33 +53,25 @@ Settings = TypeVar("Settings", bound=ServiceSettings)
 
 
 def load(kind: type[Settings], *, program: str, table: str, arguments: Sequence[str] | None = None) -> Settings:
-    """Read all sources; print usage and exit with status 2 when one is wrong, as command lines do."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {program}", usage=f"python -m {program} [options]", description=kind.__doc__
-    )
-    parser.add_argument("--config", type=Path, metavar="FILE", help=f"default: {DEFAULT_CONFIG} if it exists")
+    """Read all sources; print usage and what is wrong, and exit with status 2, when something is."""
     prefix = kind.model_config.get("env_prefix", "")
+    command = f"python -m {program}"
+    parser = argparse.ArgumentParser(prog=command, usage=f"{command} [options]", description=kind.__doc__)
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help=f"${CONFIG_VARIABLE}, else {DEFAULT_CONFIG} if it exists"
+    )
     for name, field in kind.model_fields.items():
-        parser.add_argument(
-            _flag(name),
-            dest=name,
-            metavar=_metavar(field.annotation),
-            help=f"{field.description} ({_default(field)}${prefix}{name.upper()})".replace("%", "%%"),
-        )
-    given = vars(parser.parse_args(arguments))
-    config = given.pop("config")
-    flags = {name: value for name, value in given.items() if value is not None}
+        shown = f"{field.description} ({_default(field)}; ${prefix}{name.upper()})"
+        parser.add_argument(_flag(name), dest=name, metavar=_metavar(field), help=shown.replace("%", "%%"))
+    flags = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
+    config = flags.pop("config", None)
     try:
         rows = read_table(config, table)
-        environment = EnvSettingsSource(kind)()
-        merged = {**rows, **environment, **flags}
-        return kind(
-            **{name: None if value == "" and _optional(kind, name) else value for name, value in merged.items()}
-        )
-    except ValidationError as error:
-        parser.error("; ".join(_describe(kind, detail) for detail in error.errors()))
+        return kind.model_validate({**rows, **EnvSettingsSource(kind)(), **flags})
     except SettingsError as error:
         parser.error(str(error))
+    except ValidationError as error:
+        parser.error("; ".join(_describe(item, flags, table, prefix) for item in error.errors()))
 
 
 def _flag(name: str) -> str:
@@ -80,28 +80,28 @@ def _flag(name: str) -> str:
 
 def _default(field: FieldInfo) -> str:
     if field.default is PydanticUndefined:
-        return "required; "
-    return "" if field.default is None else f"default: {str(field.default) or 'empty'}; "
+        return "required"
+    default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    return f"default: {'none' if default in (None, '') else default}"
 
 
-def _metavar(annotation: Any) -> str:
+def _metavar(field: FieldInfo) -> str:
+    annotation = field.annotation
     if typing.get_origin(annotation) is typing.Literal:
         return "|".join(str(choice) for choice in typing.get_args(annotation))
     if isinstance(annotation, types.UnionType):
         annotation = next(part for part in typing.get_args(annotation) if part is not type(None))
-    return str(getattr(annotation, "__name__", annotation)).upper()
+    return {int: "N", float: "X", str: "TEXT", Path: "PATH"}.get(typing.cast(type, annotation), "TEXT,TEXT")
 
 
-def _optional(kind: type[ServiceSettings], name: str) -> bool:
-    field = kind.model_fields.get(name)
-    return field is not None and type(None) in typing.get_args(field.annotation)
-
-
-def _describe(kind: type[ServiceSettings], detail: Any) -> str:
-    """One line: which setting, and what is wrong with it."""
-    name = str(detail["loc"][0]) if detail["loc"] else ""
-    if detail["type"] == "extra_forbidden":
-        return f"there is no setting named {name}"
-    if detail["type"] == "missing":
-        return f"{_flag(name)} is required (or ${kind.model_config.get('env_prefix', '')}{name.upper()})"
-    return f"{_flag(name)}: {detail['msg'].lower()}, got {detail['input']!r}"
+def _describe(error: Any, flags: dict[str, Any], table: str, prefix: str) -> str:
+    """One line for one pydantic error, naming the setting as its writer spelled it."""
+    if not error["loc"]:
+        return str(error["msg"]).removeprefix("Value error, ")
+    name = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        return f"[{table}] has no setting named {name}"
+    if error["type"] == "missing":
+        return f"{_flag(name)} is required, as is or by ${prefix}{name.upper()}"
+    spelled = _flag(name) if name in flags else name
+    return f"{spelled}: {error['msg']}, found {error['input']!r}"

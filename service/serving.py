@@ -15,6 +15,7 @@ from service.errors import ErrorInterceptor
 
 logger = logging.getLogger(__name__)
 
+NOTICE_SECONDS = 0.2
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -42,7 +43,8 @@ class Server:
     ) -> None:
         self._services = ("", *services)
         self._tls = tls
-        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._errors = ErrorInterceptor()
+        self._server = grpc.aio.server(interceptors=[self._errors], options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         self._ready = False
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -87,6 +89,10 @@ class Server:
         self._ready = False
         # NOT_SERVING for good: a late set_ready(True) of a poller must not lift it.
         await self._health.enter_graceful_shutdown()
+        # New calls get a plain UNAVAILABLE for a moment before the transport turns them away: one that crosses the
+        # GOAWAY would end as CANCELLED, which clients do not retry.
+        self._errors.draining = True
+        await asyncio.sleep(min(NOTICE_SECONDS, grace_seconds))
         await self._server.stop(grace_seconds)
 
 
