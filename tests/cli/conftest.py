@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -62,36 +62,48 @@ class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
 
 
 class RunningGateway:
-    """The scripted gateway and its address."""
+    """The scripted gateway in a thread of its own."""
 
-    def __init__(self, servicer: ScriptedGateway, address: str) -> None:
-        self.servicer = servicer
-        self.address = address
+    def __init__(self) -> None:
+        self.servicer = ScriptedGateway()
+        self.address = ""
+        self._loop = asyncio.new_event_loop()
+        self._server: Server | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._run(self._start())
+
+    def stop(self) -> None:
+        assert self._server is not None
+        self._run(self._server.stop(0))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(30)
+
+    def set_ready(self, ready: bool) -> None:
+        """Let health answer SERVING or NOT_SERVING."""
+        assert self._server is not None
+        self._run(self._server.set_ready(ready))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    async def _start(self) -> None:
+        self._server = Server(
+            [GATEWAY_NAME],
+            lambda server: gateway_pb2_grpc.add_GatewayServiceServicer_to_server(self.servicer, server),
+        )
+        self.address = await self._server.start("127.0.0.1:0")
+        await self._server.set_ready(True)
 
 
 @pytest.fixture
 def gateway() -> Iterator[RunningGateway]:
-    servicer = ScriptedGateway()
-    address: list[str] = []
-    up, down = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        server = Server(
-            [GATEWAY_NAME],
-            lambda grpc_server: gateway_pb2_grpc.add_GatewayServiceServicer_to_server(servicer, grpc_server),
-        )
-        address.append(await server.start("127.0.0.1:0"))
-        await server.set_ready(True)
-        up.set()
-        await asyncio.to_thread(down.wait)
-        await server.stop(0)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert up.wait(30)
-    yield RunningGateway(servicer, address[0])
-    down.set()
-    thread.join(30)
+    running = RunningGateway()
+    running.start()
+    yield running
+    running.stop()
 
 
 Octavo = Callable[..., subprocess.CompletedProcess[str]]

@@ -81,6 +81,17 @@ def test_bad_options_are_one_line_naming_the_field(
     assert done.stderr.count("\n") == 1
 
 
+def test_prompts_that_cannot_be_served_are_one_line(served: tuple[ServiceProcess, int], octavo: Any) -> None:
+    stack, _ = served
+    # The pool of 64 blocks of 16 tokens bounds the context to 1,024; 5 MB exceed the gateway's 4 MiB.
+    for prompt in ("", "word " * 1_500, "x" * 5_000_000):
+        done = octavo(["generate", "-", "--address", stack.address], stdin=prompt)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("octavo: invalid argument: prompt: ")
+        assert done.stderr.count("\n") == 1
+        assert len(done.stderr) < 300  # the prompt is not said back
+
+
 def test_ctrl_c_drains_gateway_worker_manager_in_this_order(demo_model: Path) -> None:
     with serving(demo_model) as stack:
         stack.wait_ready()
