@@ -26,6 +26,7 @@ _TOTALS = {
     "hit_tokens": "Cached tokens of first admissions.",
     "readmitted_lookup_tokens": "Tokens of readmissions, kept apart so that preemption cannot pass for caching.",
     "readmitted_hit_tokens": "Cached tokens of readmissions.",
+    "late_hit_tokens": "Tokens found by an advance of a prompt.",
     "granted_blocks": "Blocks taken from the free list.",
     "evicted_blocks": "Blocks that lost their digest because they were granted again.",
     "forks": "Children made by forks.",

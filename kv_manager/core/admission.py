@@ -1,9 +1,12 @@
-"""Admits and resumes: prefix hits, whole-prompt capacity, the first blocks (design 3.1, 3.2, 3.4)."""
+"""Admits and resumes: whole-prompt capacity, the first blocks (design 3.1, 3.2, 3.4)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kv_manager.core import quotas
+from kv_manager.core.block_pool import NULL_BLOCK
+from kv_manager.core.hits import Hits, prompt_hits
 from kv_manager.core.prefix import TOKEN_BYTES, Root, chain
 from kv_manager.core.resumption import resume
 from kv_manager.core.sequence import Sequence
@@ -19,14 +22,16 @@ class Prompt:
     """A prompt that asks for a table.
 
     Attributes:
+        chunk: the most tokens its first step computes.
         again: it was preempted or failed before; it then takes all its blocks and the room for one token at once.
         beside_blocks: what the rest of its group will need beside it.
     """
 
     ids: bytes
     root: Root
-    again: bool
-    beside_blocks: int
+    chunk: int
+    again: bool = False
+    beside_blocks: int = 0
 
     @property
     def length(self) -> int:
@@ -39,19 +44,37 @@ class Capacity:
     """The arithmetic of an admission.
 
     Attributes:
-        hits: indexed blocks of the prompt from its start on.
-        digests: the digests of ``hits``.
+        hits: the start of the prompt that is cached.
         cached_tokens: tokens that need no computing; never the whole prompt.
-        required: blocks that must be available: the whole prompt's not hit, hits that lie in the free list, watermark.
-        never: blocks the prompt takes of an empty pool if it takes more than there are, else 0.
+        granted: the length up to which the first step writes.
+        table_blocks: blocks of the table it starts with.
+        needed: blocks beyond its hits, those of the whole prompt and of its group counted.
+        required: blocks that must be available: ``needed``, hits that lie in the free list, the watermark.
+        named: blocks its tenant would use beyond those it uses.
     """
 
     root_digest: bytes
-    hits: list[int]
-    digests: list[bytes]
+    hits: Hits
     cached_tokens: int
+    granted: int
+    table_blocks: int
+    needed: int
     required: int
-    never: int
+    named: int
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """A prompt that can never be admitted.
+
+    Attributes:
+        needed: blocks it takes of an empty pool.
+        available: blocks there can ever be for it.
+    """
+
+    needed: int
+    available: int
+    reason: steps_pb2.RejectedReason
 
 
 def root_of(message: common_pb2.PrefixRoot) -> Root:
@@ -85,79 +108,90 @@ def serve(pool: "Pool", work: StepWork) -> None:
             resume(pool, work, entry, lengths)
 
 
-def measure(pool: "Pool", prompt: Prompt) -> Capacity:
-    """What ``prompt`` would take now. Changes nothing."""
-    block_size, blocks = pool.block_size, pool.blocks
+def measure(pool: "Pool", prompt: Prompt) -> Capacity | Never:
+    """What ``prompt`` would take now. Changes nothing.
+
+    The whole prompt counts, although blocks are taken by chunks: else two prompts would run into each other half-way. A
+    windowed pool gives blocks back on the way, so there a chunk counts alone.
+    """
+    if never := never_fits(pool, prompt):
+        return never
+    block_size, blocks, length = pool.block_size, pool.blocks, prompt.length
+    quota = pool.quotas.get(prompt.root.tenant)
     root_digest = prompt.root.digest(pool.spec.model_fingerprint)
-    hits, digests = _find_hits(pool, root_digest, prompt)
-    length = prompt.length
-    whole = -(-(length + 1) // block_size)
-    needed = -(-(length + prompt.again) // block_size) - len(hits) + prompt.beside_blocks
-    required = needed + sum(map(blocks.in_free_list, hits))
+    hits = prompt_hits(pool, root_digest, prompt.ids, blocks.first_holder)
+    num_hits = len(hits.table)
+    cached = min(num_hits * block_size, length - 1)
+    granted = min(length, cached + prompt.chunk)
+    at_once = length + 1 if prompt.again and pool.window is None else granted
+    table_blocks = max(num_hits, -(-at_once // block_size))
+    counted = table_blocks if pool.window is not None else max(table_blocks, -(-length // block_size))
+    needed = counted - num_hits + prompt.beside_blocks
+    if never := _never(pool, quota, num_hits + needed if prompt.beside_blocks else 0):
+        return never
+    required = needed + sum(blocks.in_free_list(block) for block in hits.table if block)
     if prompt.again:
         required += pool.readmission_reserve()
     elif pool.num_running:
         required += pool.spec.watermark_blocks
-    return Capacity(
-        root_digest=root_digest,
-        hits=hits,
-        digests=digests,
-        cached_tokens=min(len(hits) * block_size, length - 1),
-        required=required,
-        never=max(whole, len(hits) + needed) if max(whole, len(hits) + needed) > blocks.num_blocks else 0,
-    )
+    named = needed + (quota.unnamed(hits.table) if quota is not None else 0)
+    return Capacity(root_digest, hits, cached, granted, table_blocks, needed, required, named)
 
 
-def _find_hits(pool: "Pool", root_digest: bytes, prompt: Prompt) -> tuple[list[int], list[bytes]]:
-    hits: list[int] = []
-    digests: list[bytes] = []
-    first_holder = pool.blocks.first_holder
-    for digest in chain_of(prompt, root_digest, pool.block_size):
-        block = first_holder(digest)
-        if not block:
-            break
-        hits.append(block)
-        digests.append(digest)
-    return hits, digests
+def never_fits(pool: "Pool", prompt: Prompt) -> Never | None:
+    """A verdict that needs no look at the cache: the prompt and one token more outgrow the pool or the hard limit."""
+    whole = -(-(prompt.length + 1) // pool.block_size)
+    if pool.window is not None:
+        whole = min(whole, -(-(pool.window + prompt.chunk) // pool.block_size) + 2)
+    return _never(pool, pool.quotas.get(prompt.root.tenant), whole)
+
+
+def _never(pool: "Pool", quota: quotas.Quota | None, held: int) -> Never | None:
+    if held > pool.blocks.num_blocks:
+        return Never(held, pool.blocks.num_blocks, steps_pb2.REJECTED_REASON_POOL)
+    if quota is not None and held > quota.hard:
+        return Never(held, quota.hard, steps_pb2.REJECTED_REASON_TENANT_LIMIT)
+    return None
 
 
 def confirmed_tokens(pool: "Pool", prompt: Prompt) -> int:
     """Tokens of ``prompt`` that completed steps have written, whole blocks from its start, never its last token."""
     root_digest = prompt.root.digest(pool.spec.model_fingerprint)
-    hits = 0
-    for digest in chain_of(prompt, root_digest, pool.block_size):
-        if not pool.blocks.confirmed(digest):
-            break
-        hits += 1
-    return min(hits * pool.block_size, prompt.length - 1)
+    hits = prompt_hits(pool, root_digest, prompt.ids, pool.blocks.first_confirmed_holder)
+    return min(len(hits.table) * pool.block_size, prompt.length - 1)
 
 
-def chain_of(prompt: Prompt, root_digest: bytes, block_size: int) -> Iterator[bytes]:
+def chain_of(pool: "Pool", prompt: Prompt) -> Iterator[bytes]:
     """The digests of the prompt's full blocks, made one by one."""
-    return chain(root_digest, prompt.ids, 0, prompt.length // block_size, block_size)
+    root_digest = prompt.root.digest(pool.spec.model_fingerprint)
+    return chain(root_digest, prompt.ids, 0, prompt.length // pool.block_size, pool.block_size)
 
 
 def _admit(pool: "Pool", work: StepWork, admit: steps_pb2.Admit) -> None:
-    prompt = Prompt(admit.token_ids, root_of(admit.root), admit.again, admit.beside_blocks)
-    blocks = pool.blocks
-    whole = -(-(prompt.length + 1) // pool.block_size)
-    if whole > blocks.num_blocks:
-        _reject(pool, work, admit.seq, whole)
-        return
-    if pool.draining and not prompt.again:
-        _wait(pool, work, admit.seq, steps_pb2.WAITING_REASON_DRAINING, 0)
-        return
-    if work.stalled:
-        _wait(pool, work, admit.seq, steps_pb2.WAITING_REASON_BEHIND, 0)
+    prompt = Prompt(admit.token_ids, root_of(admit.root), admit.num_tokens, admit.again, admit.beside_blocks)
+    closed = pool.draining and not admit.again
+    if closed or work.stalled:  # not measured, so that a long queue costs little behind its head
+        if never := never_fits(pool, prompt):
+            _reject(pool, work, admit.seq, never)
+            return
+        reason = steps_pb2.WAITING_REASON_DRAINING if closed else steps_pb2.WAITING_REASON_BEHIND
+        _wait(pool, work, admit.seq, reason, 0)
         return
     capacity = measure(pool, prompt)
-    if capacity.never:
-        _reject(pool, work, admit.seq, capacity.never)
-    elif capacity.required <= blocks.available:
+    if isinstance(capacity, Never):
+        _reject(pool, work, admit.seq, capacity)
+    elif _refused_by_quota(pool, work, prompt, capacity):
+        _wait(pool, work, admit.seq, steps_pb2.WAITING_REASON_TENANT_LIMIT, capacity.named)
+    elif capacity.required <= pool.blocks.available:
         _grant(pool, work, admit, prompt, capacity)
     else:
         work.stalled = True
         _wait(pool, work, admit.seq, pool.short_of(capacity.required), capacity.required)
+
+
+def _refused_by_quota(pool: "Pool", work: StepWork, prompt: Prompt, capacity: Capacity) -> bool:
+    quota = pool.quotas.get(prompt.root.tenant)
+    return quotas.refuses(pool, work, quota, capacity.named, prompt.again)
 
 
 def _grant(pool: "Pool", work: StepWork, admit: steps_pb2.Admit, prompt: Prompt, capacity: Capacity) -> None:
@@ -166,23 +200,25 @@ def _grant(pool: "Pool", work: StepWork, admit: steps_pb2.Admit, prompt: Prompt,
     position      0 ........... cached_tokens .......... granted_tokens ......... length
                   | hits      | this step computes     | later chunks           |
     """
-    blocks, block_size, length = pool.blocks, pool.block_size, prompt.length
-    granted = min(length, capacity.cached_tokens + admit.num_tokens)
-    table_tokens = length + 1 if prompt.again else granted
-    for block in capacity.hits:
-        blocks.hit(block)
-    table = list(capacity.hits)
-    while len(table) * block_size < table_tokens:
-        table.append(blocks.take())
+    blocks, hits = pool.blocks, capacity.hits
+    for block in hits.table:
+        if block:
+            blocks.hit(block)
+    table = list(hits.table)
+    table += [blocks.take() for _ in range(capacity.table_blocks - len(table))]
 
     group = admit.group if admit.HasField("group") else admit.seq
     sequence = Sequence(admit.seq, group, admit.priority, admit.arrival, prompt.root, capacity.root_digest)
     sequence.append_ids(prompt.ids)
-    sequence.granted = granted
-    sequence.digests = capacity.digests
-    sequence.indexed = sequence.hit_blocks = len(capacity.hits)
+    sequence.granted = capacity.granted
+    sequence.digests = hits.digests
+    sequence.indexed = sequence.hit_blocks = len(hits.table)
+    sequence.null_blocks = hits.table.count(NULL_BLOCK)
     sequence.table = table
-    sequence.readmitted_to = length + 1 if prompt.again else 0
+    sequence.readmitted_to = prompt.length + 1 if prompt.again else 0
+    sequence.quota = pool.quotas.get(prompt.root.tenant)
+    if sequence.quota is not None:
+        sequence.quota.name(table)
     pool.add(sequence)
     pool.index_written(sequence, work.step)
     _count(pool, prompt, capacity)
@@ -190,8 +226,8 @@ def _grant(pool: "Pool", work: StepWork, admit: steps_pb2.Admit, prompt: Prompt,
         seq=admit.seq,
         blocks=table,
         cached_tokens=capacity.cached_tokens,
-        hit_blocks=len(capacity.hits),
-        granted_tokens=granted,
+        hit_blocks=len(hits.table),
+        granted_tokens=capacity.granted,
     )
 
 
@@ -213,10 +249,8 @@ def _wait(pool: "Pool", work: StepWork, seq: int, reason: steps_pb2.WaitingReaso
     work.response.waiting.add(seq=seq, reason=reason, needed=needed)
 
 
-def _reject(pool: "Pool", work: StepWork, seq: int, needed: int) -> None:
+def _reject(pool: "Pool", work: StepWork, seq: int, never: Never) -> None:
     pool.greatest_seq = max(pool.greatest_seq, seq)
     pool.refused.discard(seq)
     pool.totals.rejected_sequences += 1
-    work.response.rejected.add(
-        seq=seq, needed=needed, available=pool.blocks.num_blocks, reason=steps_pb2.REJECTED_REASON_POOL
-    )
+    work.response.rejected.add(seq=seq, needed=never.needed, available=never.available, reason=never.reason)

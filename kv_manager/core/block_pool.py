@@ -76,6 +76,15 @@ class BlockPool:
         self._fenced = 0
         self._buckets: dict[int, dict[int, None]] = {}
 
+    def adopt(self, references: dict[int, int]) -> None:
+        """Start from tables that exist already: ``references`` counts the entries that name each block."""
+        self._high_water = max(references, default=0)
+        for block in range(self._high_water, 0, -1):
+            if count := references.get(block, 0):
+                self.ref_count[block] = count
+            else:
+                self._push(block)
+
     # --- counts
 
     @property
@@ -190,10 +199,10 @@ class BlockPool:
         """The block a hit on ``digest`` takes, 0 for none."""
         return self.index.first(digest)
 
-    def confirmed(self, digest: bytes) -> bool:
-        """Whether a block holds ``digest`` and the step that filled it has completed."""
+    def first_confirmed_holder(self, digest: bytes) -> int:
+        """The first block that holds ``digest`` and was filled by a completed step, 0 for none."""
         unconfirmed = self.unconfirmed
-        return any(block not in unconfirmed for block in self.index.holders(digest))
+        return next((block for block in self.index.holders(digest) if block not in unconfirmed), 0)
 
     def withdraw(self, failed_step: int) -> None:
         """Forget what ``failed_step`` and later steps made visible; of these blocks the free ones go to the front."""

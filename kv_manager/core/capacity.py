@@ -36,8 +36,13 @@ def find_blocks(pool: "Pool", work: StepWork, group: list[Sequence], need: Calla
 
 
 def wait(work: StepWork, group: list[Sequence], reason: steps_pb2.WaitingReason, needed: int) -> None:
-    """Nobody of the group is served; nothing has changed for them."""
+    """Nobody of the group is served; nothing has changed for them. Nobody is admitted behind them either."""
     work.stalled = True
+    tell_waiting(work, group, reason, needed)
+
+
+def tell_waiting(work: StepWork, group: list[Sequence], reason: steps_pb2.WaitingReason, needed: int) -> None:
+    """Say that nobody of the group is served."""
     for sequence in group:
         work.response.waiting.add(seq=sequence.id, reason=reason, needed=needed)
 

@@ -19,6 +19,8 @@ def serve(pool: "Pool", work: StepWork) -> None:
             for block in child.table:
                 if block:
                     pool.blocks.share(block)
+            if child.quota is not None:
+                child.quota.name(child.table)
             pool.add(child)
             pool.totals.forks += 1
         parent.fork_point = max(parent.fork_point, fork.num_tokens)
@@ -32,5 +34,6 @@ def _child_of(parent: Sequence, seq: int, num_tokens: int, block_size: int) -> S
     full = num_tokens // block_size
     child.digests = parent.digests[:full]
     child.indexed = min(parent.indexed, full)
+    child.null_blocks, child.quota = parent.null_blocks, parent.quota
     child.table = parent.table[: -(-num_tokens // block_size)]
     return child

@@ -1,11 +1,14 @@
 """Advances: running sequences grow, best rank first (rule 3), the members of a group together (design 3.9)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kv_manager.core.capacity import find_blocks, reject
+from kv_manager.core.hits import late_hits
+from kv_manager.core.quotas import hold_hard_limit
 from kv_manager.core.sequence import Sequence
 from kv_manager.core.step_work import StepWork
+from kv_manager.core.windows import slide
 from octavo.kv.v1 import steps_pb2
 
 if TYPE_CHECKING:
@@ -17,13 +20,13 @@ class Growth:
     """What one advance asks for.
 
     table index   0 ............ write ............ len(table) ........ ceil(length / block_size)
-                  | as it is   | copied if shared | as it is | hits, then taken               |
+                  | as it is   | copied if shared | as it is | late hits, then blocks taken     |
     """
 
     sequence: Sequence
     length: int
     write: int = 0
-    hits: list[int] = field(default_factory=list)
+    hits: list[int] | None = None
     cached_tokens: int = 0
 
 
@@ -55,56 +58,117 @@ def _grow(pool: "Pool", work: StepWork, rows: list[Growth]) -> None:
     if first.id not in pool.sequences or not first.running:
         return  # preempted for a better rank earlier in this request
     for row in rows:
-        row.write = row.sequence.next_write() // pool.block_size
-    outgrown = _outgrows(pool, rows)
-    if outgrown:
-        reject(pool, work, first, outgrown, pool.blocks.num_blocks, steps_pb2.REJECTED_REASON_POOL)
-    elif find_blocks(pool, work, [row.sequence for row in rows], lambda: _needed(pool, rows)):
+        _plan(pool, work, row)
+
+    def need() -> int:
+        return _needed(pool, rows)
+
+    held, quota = _held_alone(pool, rows), first.quota
+    if held > pool.blocks.num_blocks:
+        reject(pool, work, first, held, pool.blocks.num_blocks, steps_pb2.REJECTED_REASON_POOL)
+        return
+    if quota is not None and held > quota.hard:
+        reject(pool, work, first, held, quota.hard, steps_pb2.REJECTED_REASON_TENANT_LIMIT)
+        return
+    group = [row.sequence for row in rows]
+    if quota is not None and not hold_hard_limit(pool, work, quota, group, lambda: _named(pool, rows)):
+        return
+    if find_blocks(pool, work, group, need):
+        for row in rows:
+            for block in row.hits or ():
+                pool.blocks.hit(block)  # all of them before the first block is taken
         for row in rows:
             _grant(pool, work, row)
 
 
-def _outgrows(pool: "Pool", rows: list[Growth]) -> int:
-    """How many blocks the group would hold alone if that is more than the pool has, else 0."""
-    if len(rows) == 1:
-        held = -(-rows[0].length // pool.block_size)
-    else:
-        members = pool.members(rows[0].sequence.group)
-        held = len({block for member in members for block in member.table if block}) + _needed(pool, rows)
-    return held if held > pool.blocks.num_blocks else 0
+def _plan(pool: "Pool", work: StepWork, row: Growth) -> None:
+    """Slide the window, find late hits. A late hit keeps the budget: it moves the end as far as the start."""
+    sequence = row.sequence
+    if pool.window is not None:
+        slide(pool, work, sequence, pool.window)
+    row.write = sequence.next_write() // pool.block_size
+    if sequence.known > sequence.granted and (hits := late_hits(pool, sequence)):
+        row.hits = hits
+        cached = sequence.granted + len(hits) * pool.block_size
+        row.length = min(sequence.known, cached + row.length - sequence.granted)
+        row.cached_tokens = min(cached, row.length - 1)
+
+
+def _held_alone(pool: "Pool", rows: list[Growth]) -> int:
+    """How many blocks the group would hold if nobody else were there."""
+    if len(rows) == 1 and pool.window is None:
+        return -(-rows[0].length // pool.block_size)
+    members = pool.members(rows[0].sequence.group)
+    held = {block for member in members for block in member.table if block}
+    return len(held) + _copies(pool, rows) + _new_blocks(pool, rows) + sum(len(row.hits or ()) for row in rows)
 
 
 def _needed(pool: "Pool", rows: list[Growth]) -> int:
-    """Blocks to take: a copy for each writer of a shared block but the last one who may write it in place, new blocks.
+    """Blocks to take from the free list: copies, new blocks, hits that lie there."""
+    needed = _copies(pool, rows) + _new_blocks(pool, rows)
+    for row in rows:
+        if row.hits:
+            needed += sum(map(pool.blocks.in_free_list, row.hits))
+    return needed
+
+
+def _named(pool: "Pool", rows: list[Growth]) -> int:
+    """Blocks that the tenant would use beyond those it uses, hits counted wherever they lie."""
+    quota = rows[0].sequence.quota
+    assert quota is not None
+    hits = [block for row in rows for block in row.hits or ()]
+    return _copies(pool, rows) + _new_blocks(pool, rows) + quota.unnamed(hits)
+
+
+def _copies(pool: "Pool", rows: list[Growth]) -> int:
+    """A copy for each writer of a shared block but the last one, who may write it in place.
 
     A block without a digest whose other owners all copy it away in this item stays with the last of them.
     """
-    block_size = pool.block_size
-    needed = 0
-    gone: dict[int, int] = {}
+    copies = 0
+    leaving: dict[int, int] = {}
     for row in rows:
         table = row.sequence.table
         if row.write < len(table):
             block = table[row.write]
-            if pool.is_shared(block, gone.get(block, 0)):
-                needed += 1
-                gone[block] = gone.get(block, 0) + 1
-        needed += max(0, -(-row.length // block_size) - len(table))
-    return needed
+            gone = leaving.get(block, 0)
+            if pool.is_shared(block, gone):
+                copies += 1
+                leaving[block] = gone + 1
+    return copies
+
+
+def _new_blocks(pool: "Pool", rows: list[Growth]) -> int:
+    block_size = pool.block_size
+    new = 0
+    for row in rows:
+        missing = -(-row.length // block_size) - len(row.sequence.table) - len(row.hits or ())
+        if missing > 0:
+            new += missing
+    return new
 
 
 def _grant(pool: "Pool", work: StepWork, row: Growth) -> None:
-    """Copy the block it writes first if that is shared, then append new blocks. There is room."""
-    blocks, sequence = pool.blocks, row.sequence
+    """Copy the block it writes first if that is shared, then append hits and new blocks. There is room."""
+    blocks, sequence, length = pool.blocks, row.sequence, row.length
     table = sequence.table
     if row.write < len(table) and pool.is_shared(table[row.write]):
         _copy_on_write(pool, work, sequence, row.write)
     first_index = len(table)
-    taken = [blocks.take() for _ in range(-(-row.length // pool.block_size) - first_index)]
-    table += taken
-    work.response.grants.add(seq=sequence.id, first_index=first_index, blocks=taken, granted_tokens=row.length)
-    if row.length > sequence.granted:
-        sequence.granted = row.length
+    appended = row.hits or []
+    missing = -(-length // pool.block_size) - first_index - len(appended)
+    if missing > 0:
+        appended = appended + [blocks.take() for _ in range(missing)]
+    table += appended
+    if sequence.quota is not None:
+        sequence.quota.name(appended)
+    grant = work.response.grants.add(seq=sequence.id, first_index=first_index, blocks=appended, granted_tokens=length)
+    if row.hits:
+        sequence.hit_blocks = grant.hit_blocks = first_index + len(row.hits)
+        grant.cached_tokens = row.cached_tokens
+        pool.totals.late_hit_tokens += row.cached_tokens - sequence.granted
+    if length > sequence.granted:
+        sequence.granted = length
     pool.index_written(sequence, work.step)
 
 
@@ -115,6 +179,9 @@ def _copy_on_write(pool: "Pool", work: StepWork, sequence: Sequence, index: int)
     blocks.pin(source, work.step)
     blocks.pin(destination, work.step)
     sequence.table[index] = destination
+    if sequence.quota is not None:
+        sequence.quota.unname((source,))
+        sequence.quota.name((destination,))
     blocks.drop(source, work.release_fence)
     response.copies.sources.append(source)
     response.copies.destinations.append(destination)

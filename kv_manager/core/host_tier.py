@@ -59,6 +59,12 @@ class HostTier:
                 else:
                     self._free.append(block)
 
+    def adopt(self, tables: Iterable[list[int]]) -> None:
+        """Start from host tables that exist already."""
+        for table in tables:
+            self.share(table)
+        self._free = deque(block for block in range(self.num_blocks) if block not in self._refs)
+
     def complete(self, step: int) -> None:
         """All steps up to ``step`` have completed."""
         while self._fenced and self._fenced[0][0] <= step:

@@ -19,6 +19,7 @@ def violations(pool: "Pool") -> list[str]:
         *_check_index(blocks),
         *_check_chains(pool),
         *_check_host(pool),
+        *_check_quotas(pool),
     ]
 
 
@@ -81,19 +82,22 @@ def _check_index(blocks: BlockPool) -> list[str]:
 
 
 def _check_chains(pool: "Pool") -> list[str]:
-    """I3, I6 as far as ids are known: a table's digests are its ids' own, and indexed blocks have indexed parents."""
+    """I3, I6 as far as ids are known: a table's digests are its ids' own, and indexed blocks have indexed parents.
+
+    Only what a sequence has written counts: a block it shares beyond its fork point may have been filled by others.
+    """
     found: list[str] = []
     blocks, block_size = pool.blocks, pool.block_size
     for sequence in pool.sequences.values():
-        full = sequence.known // block_size
+        full = min(sequence.known, sequence.granted) // block_size
         digests = sequence.chain_to(full, block_size)
-        for index, block in enumerate(sequence.table):
+        for index, block in enumerate(sequence.table[:full]):
             digest = blocks.digest[block]
             if digest is None:
                 continue
-            if index >= full or digest != digests[index]:
+            if digest != digests[index]:
                 found.append(f"I3: block {block} of sequence {sequence.id} holds a digest that is not its tokens'")
-            elif index and not blocks.index.first(digests[index - 1]):
+            elif index and pool.window is None and not blocks.index.first(digests[index - 1]):
                 found.append(f"I6: block {block} of sequence {sequence.id} is indexed, its parent is not")
     return found
 
@@ -114,6 +118,18 @@ def _check_host(pool: "Pool") -> list[str]:
     members = sum(len(group) for group in pool.groups.values())
     if members != len(pool.sequences):
         found.append(f"I1: {len(pool.sequences)} sequences, {members} in groups")
+    return found
+
+
+def _check_quotas(pool: "Pool") -> list[str]:
+    """I9: no tenant uses more than its hard limit, and its use is what its tables name."""
+    found: list[str] = []
+    for tenant, quota in pool.quotas.items():
+        named = Counter(block for each in pool.running() if each.root.tenant == tenant for block in each.table if block)
+        if named != Counter(quota.entries):
+            found.append(f"I9: tenant {tenant!r} is said to use {quota.used} blocks, its tables name {len(named)}")
+        if quota.used > quota.hard:
+            found.append(f"I9: tenant {tenant!r} uses {quota.used} of {quota.hard} blocks")
     return found
 
 
@@ -138,5 +154,5 @@ def state_digest(pool: "Pool") -> bytes:
     for sequence in sorted(pool.sequences.values(), key=lambda each: each.id):
         add(sequence.id, sequence.rank, sequence.root, sequence.known, sequence.granted, sequence.fork_point)
         add(sequence.indexed, sequence.hit_blocks, sequence.table, bytes(sequence.ids))
-        add(sequence.host_table, sequence.readmitted_to)
+        add(sequence.host_table, sequence.readmitted_to, sequence.null_blocks)
     return state.digest()

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kv_manager.core import admission, integrity, views
+from kv_manager.core import admission, integrity, quotas, views
+from kv_manager.core.adoption import NO_HOST_ENTRY, adopt
 from kv_manager.core.errors import (
     bad_item,
     cache_in_use,
@@ -12,6 +13,7 @@ from kv_manager.core.errors import (
     sequence_not_found,
     stale_epoch,
 )
+from kv_manager.core.host_tier import NO_HOST_BLOCK
 from kv_manager.core.lease import Lease
 from kv_manager.core.pool import Pool
 from kv_manager.core.validation import validate_spec, validate_tokens
@@ -29,7 +31,12 @@ CAPABILITIES = (
     inspect_pb2.CAPABILITY_HOST_TIER,
     inspect_pb2.CAPABILITY_FENCED_REUSE,
     inspect_pb2.CAPABILITY_FAILED_STEPS,
+    inspect_pb2.CAPABILITY_LATE_HITS,
+    inspect_pb2.CAPABILITY_ROOM_AHEAD,
     inspect_pb2.CAPABILITY_GROUPS,
+    inspect_pb2.CAPABILITY_WINDOWS,
+    inspect_pb2.CAPABILITY_TENANT_LIMITS,
+    inspect_pb2.CAPABILITY_ADOPTION,
     inspect_pb2.CAPABILITY_DRAIN,
     inspect_pb2.CAPABILITY_RESET,
 )
@@ -73,26 +80,35 @@ class Manager:
     # --- life of a pool
 
     def attach(self, parts: Iterable[attach_pb2.AttachRequest]) -> attach_pb2.AttachResponse:
-        """Bring a pool. One of the same name is dropped with all its digests; its epoch is over."""
-        spec = self._read_spec(list(parts))
-        epoch = self._next_epoch
-        self._next_epoch = epoch + 1
-        pool = Pool.create(self.manager_id, spec, epoch)
-        self._tenures[spec.pool] = Tenure(pool, Lease.fresh(self.lease_ms))
-        return attach_pb2.AttachResponse(header=pool.header(), lease_ms=self.lease_ms, stats=views.stats(pool))
+        """Bring a pool, with the live tables its worker may have.
 
-    def _read_spec(self, parts: list[attach_pb2.AttachRequest]) -> attach_pb2.PoolSpec:
+        One of the same name is dropped with all its digests; its epoch is over.
+        """
+        spec, snapshot = self._read_snapshot(list(parts))
+        pool = Pool.create(self.manager_id, spec, self._next_epoch)
+        adoption = adopt(pool, snapshot)
+        self._next_epoch += 1
+        self._tenures[spec.pool] = Tenure(pool, Lease.fresh(self.lease_ms))
+        return attach_pb2.AttachResponse(
+            header=pool.header(),
+            lease_ms=self.lease_ms,
+            stats=views.stats(pool),
+            adopted=adoption.adopted,
+            recompute=adoption.recompute,
+        )
+
+    def _read_snapshot(
+        self, parts: list[attach_pb2.AttachRequest]
+    ) -> tuple[attach_pb2.PoolSpec, list[attach_pb2.LiveSequence]]:
         if not parts or parts[0].WhichOneof("part") != "pool":
             raise invalid_argument("part", "the first message must carry the pool")
         for index, part in enumerate(parts[1:], start=1):
             if part.WhichOneof("part") != "sequences":
                 raise invalid_argument("part", f"message {index} must carry sequences")
-            if part.sequences.sequences:
-                raise not_served(inspect_pb2.CAPABILITY_ADOPTION, "sequences")
         validate_spec(parts[0].pool, self.max_blocks)
         spec = attach_pb2.PoolSpec()
         spec.CopyFrom(parts[0].pool)
-        return spec
+        return spec, [live for part in parts[1:] for live in part.sequences.sequences]
 
     def detach(self, request: attach_pb2.DetachRequest) -> attach_pb2.DetachResponse:
         """Give a pool up at once."""
@@ -136,36 +152,38 @@ class Manager:
         """How much of a prompt each pool holds; only what completed steps have written."""
         validate_tokens("token_ids", request.token_ids)
         names = sorted(set(request.pools) or self._tenures)
-        prompt = admission.Prompt(request.token_ids, admission.root_of(request.root), again=False, beside_blocks=0)
+        prompt = admission.Prompt(request.token_ids, admission.root_of(request.root), chunk=len(request.token_ids))
         response = lookup_pb2.MatchPrefixResponse(header=self._header())
         for pool in [self._pool(name) for name in names]:
             match = response.matches.add(header=pool.header(), block_size=pool.block_size)
             match.cached_tokens = admission.confirmed_tokens(pool, prompt)
             pool.fill_stats(match.stats)
             if request.include_digests:
-                root_digest = prompt.root.digest(pool.spec.model_fingerprint)
-                match.digests.extend(admission.chain_of(prompt, root_digest, pool.block_size))
+                match.digests.extend(admission.chain_of(pool, prompt))
         return response
 
     def can_admit(self, request: lookup_pb2.CanAdmitRequest) -> lookup_pb2.CanAdmitResponse:
         """Whether an admit would be served by the next step."""
         pool = self._pool(request.pool)
         validate_tokens("token_ids", request.token_ids)
-        root = admission.root_of(request.root)
-        prompt = admission.Prompt(request.token_ids, root, request.again, request.beside_blocks)
+        root, chunk = admission.root_of(request.root), len(request.token_ids)
+        prompt = admission.Prompt(request.token_ids, root, chunk, request.again, request.beside_blocks)
         capacity = admission.measure(pool, prompt)
-        if capacity.never:
-            verdict, needed, available = lookup_pb2.ADMIT_VERDICT_NEVER, capacity.never, pool.blocks.num_blocks
-        else:
-            needed, available = capacity.required, pool.blocks.available
-            closed = pool.draining and not request.again
-            now = needed <= available and not closed
-            verdict = lookup_pb2.ADMIT_VERDICT_NOW if now else lookup_pb2.ADMIT_VERDICT_LATER
+        if isinstance(capacity, admission.Never):
+            return lookup_pb2.CanAdmitResponse(
+                header=pool.header(),
+                verdict=lookup_pb2.ADMIT_VERDICT_NEVER,
+                needed=capacity.needed,
+                available=capacity.available,
+            )
+        now = capacity.required <= pool.blocks.available
+        now = now and quotas.admits(pool, pool.quotas.get(root.tenant), capacity.named, request.again)
+        now = now and (request.again or not pool.draining)
         return lookup_pb2.CanAdmitResponse(
             header=pool.header(),
-            verdict=verdict,
-            needed=needed,
-            available=available,
+            verdict=lookup_pb2.ADMIT_VERDICT_NOW if now else lookup_pb2.ADMIT_VERDICT_LATER,
+            needed=capacity.required,
+            available=pool.blocks.available,
             cached_tokens=capacity.cached_tokens,
         )
 
@@ -209,7 +227,7 @@ class Manager:
             header=pool.header(),
             summary=views.sequence_summary(pool, sequence),
             table=views.block_infos(pool, sequence.table),
-            host_table=sequence.parked_blocks(),
+            host_table=[NO_HOST_ENTRY if block == NO_HOST_BLOCK else block for block in sequence.parked_table],
         )
 
     def inspect_blocks(self, request: inspect_pb2.InspectBlocksRequest) -> inspect_pb2.InspectBlocksResponse:

@@ -4,11 +4,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kv_manager.core import admission, forks, growth
+from kv_manager.core import admission, forks, growth, room
 from kv_manager.core.block_pool import BlockPool
 from kv_manager.core.errors import step_conflict, wrong_step
 from kv_manager.core.host_tier import HostTier
 from kv_manager.core.prefix import TOKEN_BYTES
+from kv_manager.core.quotas import Quota
 from kv_manager.core.sequence import Sequence
 from kv_manager.core.step_work import StepWork
 from kv_manager.core.validation import validate_step
@@ -28,6 +29,7 @@ class Totals:
     hit_tokens: int = 0
     readmitted_lookup_tokens: int = 0
     readmitted_hit_tokens: int = 0
+    late_hit_tokens: int = 0
     forks: int = 0
     copied_blocks: int = 0
     recompute_preemptions: int = 0
@@ -45,6 +47,8 @@ class Pool:
     Attributes:
         spec: what the worker attached.
         step: the last step answered.
+        window: the attention window in tokens, None when a layer sees the whole prefix.
+        quotas: the limits and use of the tenants that have limits.
         rates: the worker's measured speeds, None until it has told them.
         sequences: the live sequences, running or parked.
         groups: the same by group.
@@ -63,6 +67,8 @@ class Pool:
     step: int
     rates: common_pb2.Rates | None
     ordered: bool
+    window: int | None
+    quotas: dict[str, Quota]
     sequences: dict[int, Sequence] = field(default_factory=dict)
     groups: dict[int, list[Sequence]] = field(default_factory=dict)
     greatest_seq: int = 0
@@ -88,6 +94,10 @@ class Pool:
             step=spec.step,
             rates=spec.rates if spec.HasField("rates") else None,
             ordered=spec.reuse_regime == common_pb2.REUSE_REGIME_ORDERED,
+            window=spec.window if spec.HasField("window") else None,
+            quotas={
+                limit.tenant: Quota(limit.tenant, limit.soft_blocks, limit.hard_blocks) for limit in spec.tenant_limits
+            },
         )
 
     @property
@@ -118,6 +128,7 @@ class Pool:
         self._release(work)
         growth.serve(self, work)
         admission.serve(self, work)
+        room.serve(self, work)
         self.fill_stats(work.response.stats)
         self._last_request, self._last_response = data, work.response
         return work.response
@@ -193,6 +204,8 @@ class Pool:
 
     def drop_table(self, sequence: Sequence, fence: int) -> None:
         """Give back a running sequence's device blocks."""
+        if sequence.quota is not None:
+            sequence.quota.unname(sequence.table)
         self.blocks.drop_table(sequence.table, fence)
 
     def members(self, group: int) -> list[Sequence]:
@@ -220,7 +233,8 @@ class Pool:
         digests = sequence.chain_to(full, self.block_size)
         publish, table = self.blocks.publish, sequence.table
         for index in range(first, full):
-            publish(table[index], digests[index], step)
+            if block := table[index]:
+                publish(block, digests[index], step)
         sequence.indexed = full
 
     def is_shared(self, block: int, leaving: int = 0) -> bool:

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from kv_manager.core.capacity import reject, wait
+from kv_manager.core.capacity import reject, tell_waiting, wait
 from kv_manager.core.host_tier import NO_HOST_BLOCK
+from kv_manager.core.quotas import refuses
 from kv_manager.core.sequence import Sequence
 from kv_manager.core.step_work import StepWork
 from octavo.kv.v1 import steps_pb2
@@ -30,6 +31,12 @@ def resume(pool: "Pool", work: StepWork, first: Sequence, lengths: dict[int, int
     needed = len(parked) + _next_slots(pool, members, told)
     if needed > pool.blocks.num_blocks:
         reject(pool, work, first, needed, pool.blocks.num_blocks, steps_pb2.REJECTED_REASON_POOL)
+        return
+    if first.quota is not None and needed > first.quota.hard:
+        reject(pool, work, first, needed, first.quota.hard, steps_pb2.REJECTED_REASON_TENANT_LIMIT)
+        return
+    if refuses(pool, work, first.quota, needed, again=True):
+        tell_waiting(work, members, steps_pb2.WAITING_REASON_TENANT_LIMIT, needed)
         return
     required = needed + pool.readmission_reserve()
     if required > pool.blocks.available:
@@ -69,6 +76,8 @@ def _bring_back(pool: "Pool", work: StepWork, members: list[Sequence], parked: l
     for member in members:
         while len(member.table) * pool.block_size <= told[member.id]:
             member.table.append(blocks.take())
+        if member.quota is not None:
+            member.quota.name(member.table)
         work.response.grants.add(seq=member.id, blocks=member.table, granted_tokens=member.granted)
     for member in members:
         pool.index_written(member, work.step)

@@ -1,7 +1,12 @@
 """What the manager remembers of a live sequence."""
 
+from typing import TYPE_CHECKING
+
 from kv_manager.core.host_tier import NO_HOST_BLOCK
 from kv_manager.core.prefix import TOKEN_BYTES, Root, chain
+
+if TYPE_CHECKING:
+    from kv_manager.core.quotas import Quota
 
 Rank = tuple[int, int, int]
 """(priority, arrival, group id): smaller is better."""
@@ -26,6 +31,8 @@ class Sequence:
         indexed: leading blocks whose digests were offered to the index.
         table: device block ids by logical index; empty while parked.
         host_table: host block ids by logical index while parked in the host tier, else None.
+        null_blocks: leading entries of the table that slid out of the window.
+        quota: its tenant's limits and use, None when the tenant has none.
         readmitted_to: after a readmission, the length past which it must have been granted before it may be a victim.
         hit_blocks: the write floor in blocks told with the last admit or late hit.
     """
@@ -42,7 +49,9 @@ class Sequence:
         "ids",
         "indexed",
         "known",
+        "null_blocks",
         "priority",
+        "quota",
         "rank",
         "readmitted_to",
         "root",
@@ -66,6 +75,8 @@ class Sequence:
         self.indexed = 0
         self.table: list[int] = []
         self.host_table: list[int] | None = None
+        self.null_blocks = 0
+        self.quota: Quota | None = None
         self.readmitted_to = 0
         self.hit_blocks = 0
 

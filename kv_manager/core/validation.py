@@ -3,9 +3,9 @@
 import math
 from typing import TYPE_CHECKING
 
-from kv_manager.core.errors import bad_item, not_served
+from kv_manager.core.errors import bad_item
 from kv_manager.core.prefix import TOKEN_BYTES
-from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, steps_pb2
+from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
 from service.errors import invalid_argument
 
 if TYPE_CHECKING:
@@ -39,10 +39,17 @@ def validate_spec(spec: attach_pb2.PoolSpec, max_blocks: int) -> None:
         raise invalid_argument("pool.host_blocks", f"is {spec.host_blocks}, must be at most {max_blocks}")
     if spec.host_blocks and not spec.block_bytes:
         raise invalid_argument("pool.block_bytes", "must be told, to price swaps to the host tier")
-    if spec.HasField("window"):
-        raise not_served(inspect_pb2.CAPABILITY_WINDOWS, "pool.window")
-    if spec.tenant_limits:
-        raise not_served(inspect_pb2.CAPABILITY_TENANT_LIMITS, "pool.tenant_limits")
+    if spec.HasField("window") and spec.window == 0:
+        raise invalid_argument("pool.window", "must be at least 1, or absent")
+    tenants = set[str]()
+    for row, limit in enumerate(spec.tenant_limits):
+        if limit.tenant in tenants:
+            raise invalid_argument(f"pool.tenant_limits[{row}]", f"tenant {limit.tenant!r} appears twice")
+        tenants.add(limit.tenant)
+        if not 1 <= limit.soft_blocks <= limit.hard_blocks:
+            raise invalid_argument(
+                f"pool.tenant_limits[{row}]", f"soft {limit.soft_blocks}, hard {limit.hard_blocks}: 1 <= soft <= hard"
+            )
 
 
 def validate_step(pool: "Pool", request: steps_pb2.StepRequest) -> None:
@@ -52,8 +59,6 @@ def validate_step(pool: "Pool", request: steps_pb2.StepRequest) -> None:
         ServiceError: INVALID_ARGUMENT naming the item, or UNIMPLEMENTED naming the capability.
     """
     _validate_head(pool, request)
-    if any(request.advances.rooms):
-        raise not_served(inspect_pb2.CAPABILITY_ROOM_AHEAD, "advances.rooms")
     check = _StepCheck(pool, request)
     check.commits()
     check.forks()
@@ -157,6 +162,12 @@ class _StepCheck:
                 raise self._unknown(f"{field}.parent", fork.parent)
             if not fork.children:
                 raise bad_item(f"{field}.children", "EMPTY", "must name at least one child")
+            if pool.window is not None and parent is not None and fork.num_tokens < parent.next_write():
+                raise bad_item(
+                    f"{field}.num_tokens",
+                    "OUT_OF_RANGE",
+                    f"is {fork.num_tokens}; what lies before {parent.next_write()} may have left the window",
+                )
             if fork.num_tokens > capacity:
                 raise bad_item(
                     f"{field}.num_tokens", "OUT_OF_RANGE", f"is {fork.num_tokens}, the parent holds {capacity} at most"

@@ -88,10 +88,10 @@ def test_a_digest_is_confirmed_when_its_step_has_completed():
     pool = BlockPool(3)
     take(pool, 2)
     pool.publish(1, A, step=3)
-    assert (pool.first_holder(A), pool.confirmed(A)) == (1, False)
+    assert (pool.first_holder(A), pool.first_confirmed_holder(A)) == (1, 0)
     pool.complete(3)
     pool.publish(2, A, step=4)
-    assert pool.confirmed(A)
+    assert pool.first_confirmed_holder(A) == 1
 
 
 def test_an_evicted_block_is_forgotten():

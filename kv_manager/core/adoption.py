@@ -1,0 +1,147 @@
+"""Adoption: a manager started empty takes over the live tables of a worker (design 3.6).
+
+The worker has drained its device and copy streams, so what it says was computed is there. Blocks in no table are free,
+and what they cached is lost.
+"""
+
+from collections import Counter
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+
+from kv_manager.core.admission import root_of
+from kv_manager.core.errors import bad_item
+from kv_manager.core.host_tier import NO_HOST_BLOCK
+from kv_manager.core.pool import Pool
+from kv_manager.core.sequence import Sequence
+from kv_manager.core.validation import validate_tokens
+from octavo.kv.v1 import attach_pb2
+
+NO_HOST_ENTRY = (1 << 32) - 1
+"""How a host table on the wire says that an entry slid out of the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What became of a snapshot.
+
+    Attributes:
+        adopted: the sequences that keep their tables.
+        recompute: those without a table that can be kept; the worker admits them again.
+    """
+
+    adopted: list[int]
+    recompute: list[int]
+
+
+def adopt(pool: Pool, snapshot: Rows[attach_pb2.LiveSequence]) -> Adoption:
+    """Build the state of an empty pool from a snapshot.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT; the pool is then to be thrown away.
+    """
+    adopted: list[Sequence] = []
+    recompute: list[int] = []
+    seen: set[int] = set()
+    for row, live in enumerate(snapshot):
+        field = f"sequences[{row}]"
+        if live.seq == 0 or live.seq in seen:
+            raise bad_item(field, "DUPLICATE_SEQUENCE", f"sequence {live.seq} appears twice or is 0")
+        seen.add(live.seq)
+        _validate(pool, field, live)
+        if live.table or (live.host_table and pool.host.num_blocks):
+            adopted.append(_sequence(pool, live))
+        else:
+            recompute.append(live.seq)
+    _validate_groups(adopted)
+    _take_over(pool, adopted)
+    pool.greatest_seq = max(seen, default=0)
+    return Adoption([sequence.id for sequence in adopted], recompute)
+
+
+def _validate(pool: Pool, field: str, live: attach_pb2.LiveSequence) -> None:
+    validate_tokens(f"{field}.token_ids", live.token_ids)
+    if live.table and live.host_table:
+        raise bad_item(field, "OUT_OF_RANGE", "holds a table and a host table")
+    known = len(live.token_ids) // 4
+    capacity = (len(live.table) or len(live.host_table)) * pool.block_size
+    if capacity and live.computed_tokens > min(known, capacity):
+        raise bad_item(
+            f"{field}.computed_tokens",
+            "OUT_OF_RANGE",
+            f"is {live.computed_tokens} of {known} known ids in a table of {capacity} slots",
+        )
+    for index, block in enumerate(live.table):
+        slid = block == 0 and pool.window is not None and not any(live.table[:index])
+        if not slid and not 1 <= block <= pool.blocks.num_blocks:
+            raise bad_item(f"{field}.table[{index}]", "OUT_OF_RANGE", f"block {block} is not in the pool")
+    if pool.host.num_blocks:
+        for index, block in enumerate(live.host_table):
+            if block != NO_HOST_ENTRY and block >= pool.host.num_blocks:
+                raise bad_item(f"{field}.host_table[{index}]", "OUT_OF_RANGE", f"block {block} is not in the host tier")
+
+
+def _sequence(pool: Pool, live: attach_pb2.LiveSequence) -> Sequence:
+    root = root_of(live.root)
+    group = live.group if live.HasField("group") else live.seq
+    root_digest = root.digest(pool.spec.model_fingerprint)
+    sequence = Sequence(live.seq, group, live.priority, live.arrival, root, root_digest)
+    sequence.append_ids(live.token_ids)
+    # Not granted_tokens: drafts granted and rejected are no longer in the table.
+    sequence.granted = live.computed_tokens
+    sequence.fork_point = live.fork_tokens
+    sequence.hit_blocks = live.hit_blocks
+    sequence.quota = pool.quotas.get(root.tenant)
+    if live.table:
+        sequence.table = list(live.table)
+        sequence.null_blocks = sequence.table.count(0)
+    else:
+        sequence.park([NO_HOST_BLOCK if block == NO_HOST_ENTRY else block for block in live.host_table])
+        sequence.null_blocks = sequence.parked_table.count(NO_HOST_BLOCK)
+    return sequence
+
+
+def _validate_groups(sequences: list[Sequence]) -> None:
+    """A group ranks as one and runs or is parked as one."""
+    state: dict[int, tuple[int, int, bool]] = {}
+    for sequence in sequences:
+        own = (sequence.priority, sequence.arrival, sequence.running)
+        if state.setdefault(sequence.group, own) != own:
+            raise bad_item("sequences", "WRONG_GROUP", f"the members of group {sequence.group} rank or lie apart")
+
+
+def _take_over(pool: Pool, sequences: list[Sequence]) -> None:
+    running = [sequence for sequence in sequences if sequence.running]
+    parked = [sequence for sequence in sequences if not sequence.running]
+    _validate_places("block", [sequence.table for sequence in running], 0)
+    _validate_places("host block", [sequence.parked_table for sequence in parked], NO_HOST_BLOCK)
+    pool.blocks.adopt(Counter(block for sequence in running for block in sequence.table if block))
+    pool.host.adopt(sequence.parked_table for sequence in parked)
+    for sequence in sequences:
+        pool.add(sequence)
+        if not sequence.running:
+            pool.host.parked[sequence.group] = 0
+            continue
+        if sequence.quota is not None:
+            sequence.quota.name(sequence.table)
+            if sequence.quota.used > sequence.quota.hard:
+                raise bad_item("sequences", "OUT_OF_RANGE", f"tenant {sequence.root.tenant!r} is over its hard limit")
+        pool.index_written(sequence, step=0)
+        _validate_content(pool, sequence)
+    pool.blocks.complete(0)  # drained: everyone may find what was indexed, whatever step the worker reports next
+
+
+def _validate_places(name: str, tables: list[list[int]], null: int) -> None:
+    """A block holds the same place of every sequence that shares it."""
+    place: dict[int, int] = {}
+    for table in tables:
+        for index, block in enumerate(table):
+            if block != null and place.setdefault(block, index) != index:
+                raise bad_item("sequences", "WRONG_BLOCK", f"{name} {block} has two places: {place[block]} and {index}")
+
+
+def _validate_content(pool: Pool, sequence: Sequence) -> None:
+    """What two sequences share must be the same prefix."""
+    for index in range(sequence.indexed):
+        block = sequence.table[index]
+        if block and pool.blocks.digest[block] != sequence.digests[index]:
+            raise bad_item("sequences", "WRONG_BLOCK", f"block {block} is said to hold two different prefixes")
