@@ -8,7 +8,7 @@ from pydantic import Field
 
 from service import model_settings
 from service.channels import TlsFiles
-from service.model_settings import Address, OptionalAddress, OptionalPath, OptionalValue
+from service.model_settings import Address, OptionalAddress, OptionalPath, OptionalValue, PositiveFloat, PositiveInt
 
 
 class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"):
@@ -32,24 +32,24 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
         int | None, OptionalValue, Field(description="blocks in the pool; absent: as many as the memory holds")
     ] = None
     kv_memory_gib: Annotated[
-        float | None,
+        PositiveFloat | None,
         OptionalValue,
-        Field(gt=0, description="memory for KV blocks; absent: 1 on CPU, 85 % of what is free on CUDA"),
+        Field(description="memory for KV blocks; absent: 1 on CPU, 85 % of what is free on CUDA"),
     ] = None
     watermark: Annotated[int, Field(ge=0, description="blocks kept free by admissions while others run")] = 0
     max_context: Annotated[
-        int | None, OptionalValue, Field(ge=2, description="most tokens per request; absent: the model's")
+        PositiveInt | None, OptionalValue, Field(description="most tokens per request; absent: the model's")
     ] = None
     max_batch_tokens: Annotated[int, Field(ge=1, description="token budget of a step")] = 512
     prefill_chunk: Annotated[
-        int | None,
+        PositiveInt | None,
         OptionalValue,
-        Field(ge=1, description="most prompt tokens of one request in a step; absent: the token budget"),
+        Field(description="most prompt tokens of one request in a step; absent: the token budget"),
     ] = None
     max_sequences: Annotated[int, Field(ge=1, description="most sequences with KV blocks")] = 32
     max_queued: Annotated[int, Field(ge=1, description="most requests in the queue")] = 1024
     threads: Annotated[
-        int | None, OptionalValue, Field(ge=1, description="CPU threads of the model; absent: one per core")
+        PositiveInt | None, OptionalValue, Field(description="CPU threads of the model; absent: one per core")
     ] = None
     lease_patience: Annotated[
         float, Field(gt=0, description="seconds a broken stream to the manager is tried again")

@@ -29,6 +29,8 @@ Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
 """host:port; port 0 picks one where it is listened on."""
 OptionalAddress = Annotated[str, Field(pattern=r"^(\S+:\d{1,5})?$")]
 OptionalPath = Annotated[Path | None, OptionalValue]
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class ServiceSettings(BaseSettings):
@@ -89,8 +91,10 @@ def _metavar(field: FieldInfo) -> str:
     annotation = field.annotation
     if typing.get_origin(annotation) is typing.Literal:
         return "|".join(str(choice) for choice in typing.get_args(annotation))
-    if isinstance(annotation, types.UnionType):
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         annotation = next(part for part in typing.get_args(annotation) if part is not type(None))
+    if typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
     return {int: "N", float: "X", str: "TEXT", Path: "PATH"}.get(typing.cast(type, annotation), "TEXT,TEXT")
 
 

@@ -1,0 +1,255 @@
+"""The worker as a process: what it refuses, how it ends requests, and what it survives."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from processes import REPOSITORY, ServiceProcess, Stack, running_stack
+
+from gateway.text.tokenizer import TOKENIZER_FILES
+from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
+from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
+from service.channels import open_channel
+from service.errors import error_info_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.model]
+
+PROMPT = [504, 1463, 282, 260, 3847, 7293, 8250, 351]
+
+
+@pytest.fixture(scope="module")
+def stack(demo_model: Path) -> Iterator[Stack]:
+    with running_stack(demo_model, gateway=False, worker_flags={"num-blocks": 50}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def worker(stack: Stack) -> worker_pb2_grpc.WorkerServiceStub:
+    return worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address))
+
+
+def generate(ids: list[int] = PROMPT, max_tokens: int = 8, **fields: object) -> worker_pb2.GenerateRequest:
+    return worker_pb2.GenerateRequest(
+        token_ids=ids,
+        sampling=sampling_pb2.SamplingParams(temperature=0),
+        stop=sampling_pb2.StopConditions(max_tokens=max_tokens, ignore_eos=True),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def tokens_of(stream: Iterator[worker_pb2.GenerateResponse]) -> list[int]:
+    return [token for response in stream for token in response.token_ids]
+
+
+def changed(request: worker_pb2.GenerateRequest, path: str, value: object) -> worker_pb2.GenerateRequest:
+    target = request
+    *parents, name = path.split(".")
+    for parent in parents:
+        target = getattr(target, parent)
+    setattr(target, name, value)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("stop.max_tokens", 0),
+        ("sampling.temperature", -1.0),
+        ("sampling.temperature", float("nan")),
+        ("sampling.temperature", float("inf")),
+        ("sampling.top_p", 0.0),
+        ("sampling.top_p", 2.0),
+        ("sampling.top_p", float("nan")),
+        ("sampling.min_p", -0.1),
+        ("sampling.min_p", 1.5),
+        ("n", 2),
+        ("n", 0),
+        ("best_of", 2),
+        ("logprobs", 1),
+        ("adapter", "lora"),
+        ("tenant", "t" * 129),
+        ("sampling.typical_p", 0.5),
+    ],
+)
+def test_a_bad_field_is_named_and_nothing_runs(
+    worker: worker_pb2_grpc.WorkerServiceStub, path: str, value: object
+) -> None:
+    before = worker.GetStats(worker_pb2.GetStatsRequest()).prompt_tokens
+    with pytest.raises(grpc.RpcError) as caught:
+        list(worker.Generate(changed(generate(), path, value), timeout=30))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert path in caught.value.details()
+    assert worker.GetStats(worker_pb2.GetStatsRequest()).prompt_tokens == before
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ([], "empty"),
+        ([49_152], "outside the vocabulary of 49152"),
+        # 50 blocks of 16 hold 800 tokens, one of which must be generated.
+        ([7] * 800, "800 tokens and one to generate exceed the context of 800"),
+        ([7] * 801, "801 tokens"),
+        ([7] * 1_500_000, "1500000 tokens"),
+    ],
+)
+def test_a_bad_prompt_is_refused(worker: worker_pb2_grpc.WorkerServiceStub, ids: list[int], said: str) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        list(worker.Generate(generate(ids), timeout=30))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "token_ids" in caught.value.details()
+    assert said in caught.value.details()
+    # Somebody behind it is served.
+    assert len(tokens_of(worker.Generate(generate(max_tokens=1), timeout=60))) == 1
+
+
+@pytest.mark.parametrize("length", [784, 799])
+def test_a_prompt_that_just_fits_is_answered(worker: worker_pb2_grpc.WorkerServiceStub, length: int) -> None:
+    *_, last = worker.Generate(generate([7] * length, max_tokens=16), timeout=120)
+    assert last.finished.reason == sampling_pb2.FINISH_REASON_LENGTH
+    assert last.finished.stats.completion_tokens == min(16, 800 - length)
+
+
+@pytest.mark.parametrize("length", [16, 32, 33])
+def test_a_prompt_found_whole_gives_the_same_text(worker: worker_pb2_grpc.WorkerServiceStub, length: int) -> None:
+    ids = [1000 + position for position in range(length)]
+    cold = list(worker.Generate(generate(ids), timeout=60))
+    warm = list(worker.Generate(generate(ids), timeout=60))
+    assert tokens_of(iter(warm)) == tokens_of(iter(cold))
+    # 16 and 32 are found whole, all but the last token; of 33 the two full blocks.
+    assert warm[0].started.cached_tokens == {16: 15, 32: 31, 33: 32}[length]
+
+
+def test_a_seed_repeats_and_none_does_not(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
+    def sampled(seed: int | None, temperature: float = 1.0) -> list[int]:
+        request = generate(max_tokens=16)
+        request.sampling.temperature = temperature
+        if seed is not None:
+            request.sampling.seed = seed
+        return tokens_of(worker.Generate(request, timeout=60))
+
+    assert sampled(7) == sampled(7)
+    assert len({tuple(sampled(seed)) for seed in (1, 2, 3)}) == 3
+    assert len({tuple(sampled(None)) for _ in range(3)}) > 1
+    assert sampled(1, temperature=1e-8) == sampled(2, temperature=0)
+    assert len(sampled(1, temperature=1e4)) == 16
+
+
+def test_a_resumed_sample_goes_on_as_if_never_interrupted(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
+    request = generate(max_tokens=16)
+    request.sampling.temperature = 1.0
+    request.sampling.seed = 11
+    whole = tokens_of(worker.Generate(request, timeout=60))
+    request.resume.seed = 11
+    request.resume.samples.add(index=0, token_ids=whole[:5])
+    assert tokens_of(worker.Generate(request, timeout=60)) == whole[5:]
+
+
+def test_abort_by_rpc_ends_the_stream(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
+    stream = worker.Generate(generate(max_tokens=700, request_id="long"), timeout=60)
+    next(stream)
+    assert worker.Abort(worker_pb2.AbortRequest(request_id="long")).found
+    *_, last = stream
+    assert last.finished.reason == sampling_pb2.FINISH_REASON_ABORTED
+    assert not worker.Abort(worker_pb2.AbortRequest(request_id="long")).found
+
+
+def test_a_request_id_in_use_is_refused(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
+    stream = worker.Generate(generate(max_tokens=700, request_id="twice"), timeout=60)
+    next(stream)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(worker.Generate(generate(request_id="twice"), timeout=60))
+    assert caught.value.code() is grpc.StatusCode.ALREADY_EXISTS
+    stream.cancel()  # type: ignore[attr-defined]
+
+
+def test_a_cancel_frees_the_blocks_within_a_second(stack: Stack, worker: worker_pb2_grpc.WorkerServiceStub) -> None:
+    kv = kv_manager_pb2_grpc.KvManagerServiceStub(open_channel(stack.manager.address))
+    stream = worker.Generate(generate(max_tokens=700), timeout=60)
+    next(stream)
+    stream.cancel()  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 1.0
+    while kv.InspectPool(inspect_pb2.InspectPoolRequest(pool="default")).summary.stats.referenced_blocks:
+        assert time.monotonic() < deadline
+
+
+def test_the_tokenizer_files_are_those_a_gateway_reads(
+    worker: worker_pb2_grpc.WorkerServiceStub, demo_model: Path
+) -> None:
+    files: dict[str, bytes] = {}
+    for piece in worker.GetTokenizer(worker_pb2.GetTokenizerRequest()):
+        files[piece.name] = files.get(piece.name, b"") + piece.data
+    assert files == {name: (demo_model / name).read_bytes() for name in TOKENIZER_FILES if (demo_model / name).exists()}
+
+
+def test_streams_survive_the_death_of_the_manager(demo_model: Path) -> None:
+    """The manager is killed under a live stream and another one started: no token is lost or repeated."""
+    with running_stack(demo_model, gateway=False, worker_flags={"lease-patience": 0.2}) as stack:
+        worker = worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address))
+        expected = tokens_of(worker.Generate(generate(max_tokens=48, salt="alone"), timeout=60))
+        stream = worker.Generate(generate(max_tokens=48), timeout=120)
+        tokens = list(next(stream).token_ids)
+        stack.manager.signal(signal.SIGKILL)
+        stack.manager.process.wait()
+        listen = f"--listen={stack.manager.address}"
+        with ServiceProcess("kv_manager", listen, "--metrics=").wait_ready() as second:
+            tokens += [token for response in stream for token in response.token_ids]
+            assert tokens == expected
+            stats = worker.GetStats(worker_pb2.GetStatsRequest())
+            assert (stats.reattaches, stats.preemptions) == (1, 1)
+            kv = kv_manager_pb2_grpc.KvManagerServiceStub(open_channel(second.address))
+            verdict = kv.CheckIntegrity(inspect_pb2.CheckIntegrityRequest(pool="default"))
+            assert list(verdict.violations) == []
+
+
+def test_readiness_follows_the_manager(demo_model: Path) -> None:
+    with running_stack(demo_model, gateway=False, worker_flags={"lease-patience": 0.2}) as stack:
+        health = health_pb2_grpc.HealthStub(open_channel(stack.worker.address))
+        watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        stack.manager.signal(signal.SIGKILL)
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        worker = worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address))
+        with pytest.raises(grpc.RpcError) as caught:
+            list(worker.Generate(generate(), timeout=10))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        info = error_info_of(caught.value)
+        assert info is not None
+        assert info.reason == "NOT_READY"
+        assert "lost the KV manager" in caught.value.details()
+
+
+def run_worker(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "model_worker", "--listen=127.0.0.1:0", "--metrics=", *flags],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
+        check=False,
+    )
+
+
+def test_wrong_settings_end_the_start_with_one_line(demo_model: Path, tmp_path: Path) -> None:
+    cases = {
+        f"--model={tmp_path / 'nowhere'}": "no such model",
+        f"--model={tmp_path}": "config.json",
+        f"--model={demo_model} --num-blocks=0": "no room for KV blocks: needed 1474560 bytes",
+        f"--model={demo_model} --kv-memory-gib=0.0001": "no room for KV blocks: needed 1474560 bytes",
+        f"--model={demo_model} --max-sequences=99 --max-batch-tokens=8": "--max-sequences 99 exceeds",
+        f"--model={demo_model} --device=cuda": "sees no CUDA device",
+    }
+    for flags, said in cases.items():
+        ended = run_worker(*flags.split(" "))
+        assert ended.returncode == 1, flags
+        *_, last = ended.stderr.strip().splitlines()
+        assert said in json.loads(last)["message"], flags
