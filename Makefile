@@ -36,7 +36,6 @@ $(FETCHED): | $(INSTALLED)
 model: $(FETCHED) ## fetch the demo model
 
 serve: $(INSTALLED) $(FETCHED) ## serve the demo model; flags: make serve SERVE="--port 50060"
-	@echo 'Once it is ready, in another terminal: $(BIN)/octavo generate "Once upon a time"'
 	@$(BIN)/octavo serve --model $(MODEL) $(SERVE)
 
 lint: $(INSTALLED) # ruff, types, who may import whom

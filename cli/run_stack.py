@@ -2,9 +2,12 @@
 
 import contextlib
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -112,20 +115,27 @@ def _announce(console: Console, started: Started) -> None:
     host, _, port = started.gateway.rpartition(":")
     address = "" if (host, port) == ("127.0.0.1", str(stack.GATEWAY.default_port)) else f" --address {started.gateway}"
     manager = "" if started.manager.endswith(f":{stack.MANAGER.default_port}") else f" --address {started.manager}"
+    command = _own_command()
     request = json.dumps({"prompt": "Once upon a time", "options": {"max_tokens": 32}})
     console.print(
         f"""
 [bold green]Octavo serves {escape(started.model)} at {started.gateway}[/bold green]
 
-  octavo generate "Once upon a time"{address}
-  octavo chat{address}
-  octavo inspect{manager}
+  {command} generate "Once upon a time"{address}
+  {command} chat{address}
+  {command} inspect{manager}
   grpcurl -plaintext -d '{escape(request)}' {started.gateway} octavo.gateway.v1.GatewayService/Generate
 
 Ctrl-C drains everything, a second one kills.
 """,
         soft_wrap=True,
     )
+
+
+def _own_command() -> str:
+    """How this very command is typed: by name where the shell finds it, else by the path it was started with."""
+    started_as = Path(sys.argv[0])
+    return "octavo" if shutil.which("octavo") or started_as.name != "octavo" else os.path.relpath(started_as)
 
 
 @dataclass(frozen=True, slots=True)
