@@ -47,7 +47,7 @@ lint: $(INSTALLED) # ruff, types, who may import whom
 check: lint ## quick checks: lint, types, imports, unit and property tests
 	$(BIN)/pytest -q -m 'unit or property'
 
-test: lint $(FETCHED) protos-lint ## everything but long runs, GPU and containers
+test: lint $(FETCHED) ## everything but long runs, GPU and containers
 	$(BIN)/pytest -m 'not soak and not gpu and not compose'
 
 soak: $(INSTALLED) $(FETCHED) ## long runs
