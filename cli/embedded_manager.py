@@ -55,6 +55,9 @@ class InProcessManagerClient:
         self._manager = manager
         self._answers: collections.deque[steps_pb2.StepResponse | ServiceError] = collections.deque()
 
+    def capabilities(self) -> frozenset[int]:
+        return frozenset(self._manager.get_capabilities().capabilities)
+
     def attach(self, parts: Iterable[attach_pb2.AttachRequest]) -> attach_pb2.AttachResponse:
         self._answers.clear()
         try:

@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from model_worker.engine.manager_client import ManagerClient, ManagerLost, ManagerRefused
@@ -19,11 +19,12 @@ from model_worker.engine.runner import ModelRunner
 from model_worker.engine.scheduler import Batch, ContractError, Ended, Limits, Scheduler
 from model_worker.engine.sequence import Phase, Sequence
 from model_worker.engine.statistics import Statistics
-from octavo.kv.v1 import attach_pb2
+from octavo.kv.v1 import attach_pb2, inspect_pb2
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
+CHUNK_BYTES = 8 * 1024 * 1024
 WAITING_POLL_SECONDS = 0.005  # rule 11
 
 
@@ -41,6 +42,14 @@ class Progress:
     tokens: tuple[int, ...]
     ended: Ended | None
     step: int
+
+
+class StepFailed(Exception):
+    """A step broke on the device: nothing it may have touched is to be trusted."""
+
+
+class TakenOver(Exception):
+    """Another worker owns the pool now: this one must not fight for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +141,16 @@ class Engine:
                 except ManagerLost as error:
                     self._lose(f"lost the KV manager: {error}")
                 except ManagerRefused as error:
-                    self._lose(f"the KV manager refused: {error}")
+                    if error.reason == "STALE_EPOCH":
+                        raise TakenOver(f"another worker has attached pool {self.spec.pool!r}") from error
+                    # A manager that does not know the pool is a new one; any other refusal casts doubt on the books.
+                    self._lose(f"the KV manager refused: {error}", keep_tables=error.reason == "POOL_NOT_FOUND")
                 except ContractError as error:
-                    logger.error("the KV manager broke the contract: %s", error)
-                    self._lose(f"the KV manager broke the contract: {error}")
-                self._take(RETRY_SECONDS)
+                    self._lose(f"the KV manager broke the contract: {error}", keep_tables=False)
+                except StepFailed as error:
+                    self._lose(str(error), keep_tables=False)
+                if not self._step_in_hand():
+                    self._take(RETRY_SECONDS)
         except BaseException as error:
             logger.exception("the engine failed")
             self.on_ready(False, f"the engine failed: {error}")
@@ -145,32 +159,51 @@ class Engine:
             self._leave()
 
     def _attach(self) -> None:
-        # A pool attached anew has no digests and no sequences: everybody is admitted again with the tokens known so
-        # far, so streams go on where they stood.
-        self.spec.step = 0
-        answer = self.manager.attach([attach_pb2.AttachRequest(pool=self.spec)])
+        capabilities = self.manager.capabilities()
+        self.spec.step = self._scheduler.step
+        parts = [attach_pb2.AttachRequest(pool=self.spec)]
+        if inspect_pb2.CAPABILITY_ADOPTION in capabilities:
+            parts += _chunks(self._scheduler.snapshot())
+        answer = self.manager.attach(parts)
         if self._scheduler.epoch:
             self.statistics.reattaches += 1
         self._lease_seconds = answer.lease_ms / 1000
-        self._launched = None
-        self._scheduler.attach(self.spec.pool, answer.header.epoch, answer.header.step, answer.stats)
+        self._scheduler.attach(answer, reserve=inspect_pb2.CAPABILITY_PREEMPTION not in capabilities)
         self._attached, self._last_loss = True, ""
         logger.info(
-            "pool %s attached: epoch %d, %d blocks", self.spec.pool, answer.header.epoch, answer.stats.num_blocks
+            "pool %s attached: epoch %d, %d blocks, %d sequences adopted",
+            self.spec.pool,
+            answer.header.epoch,
+            answer.stats.num_blocks,
+            len(answer.adopted),
         )
         self.on_ready(True, "attached")
 
-    def _lose(self, message: str) -> None:
+    def _lose(self, message: str, keep_tables: bool = True) -> None:
+        """Without a manager: drain what was answered, and keep what the device holds for the next manager to adopt."""
         if self._attached:
-            logger.warning("%s; %d sequences start over", message, self.running_requests)
+            logger.warning("%s; %d sequences hold tables", message, self.running_requests)
             self._attached = False
             self.on_ready(False, message)
         elif message != self._last_loss:
             logger.warning("%s; trying again", message)
             self.on_ready(False, message)
         self._last_loss = message
-        self._launched = None
-        self._scheduler.lose_tables()
+        launched, self._launched = self._launched, None
+        if keep_tables and launched is not None:
+            self._execute(launched)
+        if keep_tables:
+            self._scheduler.void_plan()
+        else:
+            self._scheduler.lose_tables()
+
+    def _step_in_hand(self) -> bool:
+        """One step on slots granted already; False when there are none left."""
+        self._take(0.0)
+        batch = self._scheduler.in_hand()
+        if batch.rows and not self._stopping:
+            self._execute(batch)
+        return bool(batch.rows)
 
     def _leave(self) -> None:
         ended = [
@@ -215,7 +248,7 @@ class Engine:
             logger.exception("step %d failed", batch.step)
             ended = self._scheduler.fail(batch, f"step {batch.step} failed: {error}")
             self.emit([Progress(one.sequence, (), one, batch.step) for one in ended])
-            raise ManagerLost(f"step {batch.step} failed on the device, attaching a fresh pool") from error
+            raise StepFailed(f"step {batch.step} failed on the device, attaching a fresh pool") from error
         self.statistics.step_seconds += time.monotonic() - began
         ended_by = {one.sequence.arrival: one for one in self._scheduler.finish(batch, tokens)}
         progress = []
@@ -244,3 +277,17 @@ class Engine:
             pass
         if ended:
             self.emit(ended)
+
+
+def _chunks(sequences: Iterable[attach_pb2.LiveSequence]) -> Iterator[attach_pb2.AttachRequest]:
+    """The snapshot in messages well below the message limit."""
+    chunk = attach_pb2.AttachRequest()
+    size = 0
+    for sequence in sequences:
+        if size + sequence.ByteSize() > CHUNK_BYTES and size:
+            yield chunk
+            chunk, size = attach_pb2.AttachRequest(), 0
+        chunk.sequences.sequences.append(sequence)
+        size += sequence.ByteSize()
+    if size:
+        yield chunk

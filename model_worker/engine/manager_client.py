@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from octavo.kv.v1 import attach_pb2, kv_manager_pb2_grpc, steps_pb2
+from octavo.kv.v1 import attach_pb2, inspect_pb2, kv_manager_pb2_grpc, steps_pb2
 from service.channels import TlsFiles, open_channel
 from service.errors import error_info_of
 
@@ -42,6 +42,10 @@ class ManagerClient(Protocol):
 
     Every call may raise ``ManagerLost`` or ``ManagerRefused``.
     """
+
+    def capabilities(self) -> frozenset[int]:
+        """The parts of the contract (``inspect_pb2.Capability``) that the manager serves."""
+        ...
 
     def attach(self, parts: Iterable[attach_pb2.AttachRequest]) -> attach_pb2.AttachResponse:
         """Bring the pool; requests sent before are void."""
@@ -82,6 +86,12 @@ class GrpcManagerClient:
         self._unanswered: collections.deque[steps_pb2.StepRequest] = collections.deque()
         self._outbox: queue.SimpleQueue[steps_pb2.StepRequest | None] = queue.SimpleQueue()
         self._stream: Any = None  # a gRPC call: iterator of StepResponse, with cancel()
+
+    def capabilities(self) -> frozenset[int]:
+        try:
+            return frozenset(self._stub.GetCapabilities(inspect_pb2.GetCapabilitiesRequest(), timeout=5).capabilities)
+        except grpc.RpcError as error:
+            raise _translate(error) from error
 
     def attach(self, parts: Iterable[attach_pb2.AttachRequest]) -> attach_pb2.AttachResponse:
         self._close_stream()

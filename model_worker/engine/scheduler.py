@@ -13,12 +13,12 @@ sequence that turns out to be finished is left out at the launch and released by
 import array
 import bisect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from model_worker.engine.sequence import EndReason, Phase, Sequence
 from model_worker.engine.statistics import Statistics
-from octavo.kv.v1 import common_pb2, steps_pb2
+from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
 
 RELEASE_REASONS = {
     EndReason.STOP: steps_pb2.RELEASE_REASON_FINISHED,
@@ -44,7 +44,6 @@ class Limits:
         max_chunk: most prompt tokens of one sequence in a step.
         max_sequences: most sequences with a table; at most the token budget, so that every decode fits a step.
         watermark_blocks: kept free by admissions while others run.
-        reserve: admit only what fits to its limit beside all running ones, for a manager that cannot preempt.
     """
 
     num_blocks: int
@@ -53,7 +52,6 @@ class Limits:
     max_sequences: int
     max_chunk: int
     watermark_blocks: int = 0
-    reserve: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +89,7 @@ class Scheduler:
         limits: what one step may hold.
         statistics: counters it keeps up to date.
         clock: seconds; for the timelines only.
+        reserve: admit only what fits to its limit beside all running ones, for a manager that cannot preempt.
     """
 
     limits: Limits
@@ -99,6 +98,7 @@ class Scheduler:
     pool: str = ""
     epoch: int = 0
     step: int = 0
+    reserve: bool = True
     completed_step: int = 0
     last_seq: int = 0
     waiting: list[Sequence] = field(default_factory=list)
@@ -132,26 +132,66 @@ class Scheduler:
         self._end(sequence, EndReason.ABORTED)
         return True
 
-    def attach(self, pool: str, epoch: int, step: int, stats: common_pb2.PoolStats) -> None:
-        """Begin an epoch: whatever held a table goes back to the queue."""
-        self.pool, self.epoch, self.step = pool, epoch, step
-        self.completed_step = step
-        self._unsettled = False
-        self.pool_stats = stats
-        self.lose_tables()
+    # --- the manager comes and goes --------------------------------------------------------------------------------
 
-    def lose_tables(self) -> None:
-        """The manager, or what the device held, is gone: everybody starts over from the tokens known so far."""
-        lost = [*self.running.values(), *self._admitting.values()]
-        self.running.clear()
-        self._admitting.clear()
+    def attach(self, answer: attach_pb2.AttachResponse, reserve: bool) -> None:
+        """Begin an epoch: whoever the manager has not adopted goes back to the queue."""
+        self.pool, self.epoch = answer.header.pool, answer.header.epoch
+        self.step = self.completed_step = answer.header.step
+        self.reserve = reserve
+        self.pool_stats = answer.stats
+        self._unsettled = False
+        adopted = set(answer.adopted)
+        self.lose_tables(keep=adopted)
+        for sequence in self.running.values():
+            sequence.committed = len(sequence.tokens)
+
+    def void_plan(self) -> None:
+        """The manager is gone with a request unanswered: nothing it asked for has happened."""
         self._planned.clear()
         self._due.clear()
-        for sequence in lost:
-            if sequence.phase is not Phase.ENDED:
-                sequence.lose_table()
-                self.statistics.preemptions += 1
-                self.add(sequence)
+        for sequence in self._admitting.values():
+            sequence.phase = Phase.WAITING
+            self.add(sequence)
+        self._admitting.clear()
+        for sequence in [one for one in self.running.values() if one.phase is Phase.ENDED]:
+            del self.running[sequence.seq]
+
+    def snapshot(self) -> Iterator[attach_pb2.LiveSequence]:
+        """The sequences a new manager may adopt; the device is drained, so ``computed`` counts only what is there."""
+        for sequence in self.running.values():
+            yield attach_pb2.LiveSequence(
+                seq=sequence.seq,
+                token_ids=pack_ids(sequence.tokens),
+                computed_tokens=sequence.computed,
+                granted_tokens=sequence.computed,
+                hit_blocks=sequence.hit_blocks,
+                table=sequence.table,
+                priority=sequence.priority,
+                arrival=sequence.arrival,
+                root=_root_of(sequence),
+            )
+
+    def in_hand(self) -> Batch:
+        """What can run without a manager: the slots granted so far. It counts as part of the last answered step."""
+        budget = self.limits.max_batch_tokens
+        ends = {}
+        for sequence in sorted(self.running.values(), key=lambda one: one.rank):
+            slots = len(sequence.table) * self.limits.block_size
+            end = min(len(sequence.tokens), slots, sequence.computed + min(budget, self.limits.max_chunk))
+            if sequence.phase is Phase.RUNNING and end > sequence.computed and not sequence.exhausted:
+                ends[sequence.seq] = end
+                budget -= end - sequence.computed
+        return Batch(self.step, self._rows(ends), [])
+
+    def lose_tables(self, keep: Collection[int] = ()) -> None:
+        """What the device or the manager held is gone: all but ``keep`` start over from the tokens known so far."""
+        self.void_plan()
+        for sequence in [one for one in self.running.values() if one.seq not in keep]:
+            del self.running[sequence.seq]
+            sequence.lose_table()
+            self.statistics.preemptions += 1
+            self.add(sequence)
 
     @property
     def busy(self) -> bool:
@@ -234,7 +274,7 @@ class Scheduler:
                 num_tokens=chunk,
                 priority=sequence.priority,
                 arrival=sequence.arrival,
-                root=common_pb2.PrefixRoot(tenant=sequence.tenant, salt=sequence.salt, adapter=sequence.adapter),
+                root=_root_of(sequence),
                 again=sequence.again,
             )
         if self.waiting and budget > 0 and not self._has_room(self.waiting[0]):
@@ -255,7 +295,7 @@ class Scheduler:
         held = [one for one in self.running.values() if one.phase is Phase.RUNNING] + list(self._admitting.values())
         if not held:
             return True
-        if not self.limits.reserve:
+        if not self.reserve:
             return self.pool_stats.free_blocks + self.pool_stats.cached_blocks >= sequence.needed
         reserved = sum(self._blocks(one.limit) for one in held) + self.limits.watermark_blocks
         return reserved + self._blocks(sequence.limit) <= self.limits.num_blocks
@@ -443,6 +483,10 @@ class Scheduler:
         sequence.phase = Phase.ENDED
         sequence.end_reason = reason
         sequence.timeline.ended = self.clock()
+
+
+def _root_of(sequence: Sequence) -> common_pb2.PrefixRoot:
+    return common_pb2.PrefixRoot(tenant=sequence.tenant, salt=sequence.salt, adapter=sequence.adapter)
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:

@@ -19,6 +19,9 @@ class InProcessManager:
         self.restarts += 1
         self.manager = Manager(first_epoch=1 + 1000 * self.restarts)
 
+    def capabilities(self) -> frozenset[int]:
+        return frozenset(self.manager.get_capabilities().capabilities)
+
     def attach(self, parts: Iterable[attach_pb2.AttachRequest]) -> attach_pb2.AttachResponse:
         self._answers.clear()
         return self.manager.attach(parts)

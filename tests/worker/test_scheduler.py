@@ -36,8 +36,10 @@ def make_sequence(
 class Loop:
     """The engine's loop without its thread: plan k+1, run k, launch k+1."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, reserve: bool = True, adopt: bool = True) -> None:
         self.limits = limits
+        self.reserve = reserve
+        self.adopt = adopt
         self.client = InProcessManager()
         self.memory = DeviceMemory(limits.num_blocks, limits.block_size)
         self.scheduler = Scheduler(limits, Statistics(), lambda: 1.0)
@@ -56,11 +58,28 @@ class Loop:
             watermark_blocks=self.limits.watermark_blocks,
             reuse_regime=common_pb2.REUSE_REGIME_ORDERED,
         )
-        answer = self.client.attach([attach_pb2.AttachRequest(pool=spec)])
-        self.launched = None
-        # Nothing of an earlier epoch may be read again.
-        self.memory = DeviceMemory(self.limits.num_blocks, self.limits.block_size)
-        self.scheduler.attach("p", answer.header.epoch, answer.header.step, answer.stats)
+        spec.step = self.scheduler.step
+        parts = [attach_pb2.AttachRequest(pool=spec)]
+        if self.adopt:
+            live = attach_pb2.LiveSequences(sequences=self.scheduler.snapshot())
+            parts.append(attach_pb2.AttachRequest(sequences=live))
+        else:  # nothing of an earlier epoch may be read again
+            self.memory = DeviceMemory(self.limits.num_blocks, self.limits.block_size)
+        self.scheduler.attach(self.client.attach(parts), reserve=self.reserve)
+
+    def lose_manager(self, answered: bool, steps_in_hand: int) -> None:
+        """The manager dies, with or without a request unanswered, and another one starts."""
+        if not answered:
+            self.client.send(self.scheduler.plan())
+        if self.launched is not None:
+            self.scheduler.finish(self.launched, self.memory.run(self.launched))
+            self.launched = None
+        self.scheduler.void_plan()
+        for _ in range(steps_in_hand):
+            batch = self.scheduler.in_hand()
+            self.scheduler.finish(batch, self.memory.run(batch))
+        self.client.restart()
+        self.attach()
 
     def turn(self) -> None:
         request = self.scheduler.plan()
@@ -215,6 +234,37 @@ def test_an_aborted_prompt_still_writes_what_others_share() -> None:
 
 
 @pytest.mark.unit
+def test_a_preempted_sequence_comes_back_and_ends_as_if_alone() -> None:
+    # 6 blocks of 4 hold 24 tokens; three sequences of 4 + 16 tokens need 15 blocks in the end.
+    loop = Loop(limits(num_blocks=6), reserve=False)
+    sequences = [make_sequence([i, i, i, i], max_tokens=16) for i in range(3)]
+    for sequence in sequences:
+        loop.scheduler.add(sequence)
+    loop.drain()
+    assert all(one.tokens == lone_run([i] * 4, 20) for i, one in enumerate(sequences))
+    assert loop.scheduler.statistics.preemptions > 0
+    assert sequences[0].timeline.recomputes == 0  # the best-ranked one never gives way
+    loop.assert_whole()
+
+
+@pytest.mark.unit
+def test_a_new_manager_adopts_the_tables_and_nothing_is_computed_twice() -> None:
+    loop = Loop(limits(num_blocks=20))
+    sequence = make_sequence([1, 2, 3, 4, 5, 6], max_tokens=20)
+    loop.scheduler.add(sequence)
+    for _ in range(5):
+        loop.turn()
+    loop.lose_manager(answered=False, steps_in_hand=50)
+    # Steps in hand end with the last granted slot.
+    assert sequence.computed % 4 == 0
+    loop.drain()
+    assert sequence.tokens == lone_run([1, 2, 3, 4, 5, 6], 26)
+    assert sequence.timeline.recomputes == 0
+    assert loop.scheduler.statistics.computed_tokens == 25
+    loop.assert_whole()
+
+
+@pytest.mark.unit
 def test_an_answer_that_does_not_fit_the_books_is_not_run() -> None:
     loop = Loop(limits())
     loop.scheduler.add(make_sequence([1, 2, 3], max_tokens=4))
@@ -253,19 +303,19 @@ def workloads(draw: st.DrawFn) -> tuple[Limits, list[tuple[str, object]]]:
         arrive,
         st.tuples(st.just("turn"), st.just(None)),
         st.tuples(st.just("abort"), st.integers(0, 20)),
-        st.tuples(st.just("restart"), st.just(None)),
+        st.tuples(st.just("restart"), st.tuples(st.booleans(), st.integers(0, 3))),
     )
     return chosen, draw(st.lists(events, max_size=40))
 
 
 @pytest.mark.property
 @settings(max_examples=300, deadline=None)
-@given(workloads())
+@given(workloads(), st.booleans(), st.booleans())
 def test_any_workload_reads_right_and_leaves_the_pool_whole(
-    workload: tuple[Limits, list[tuple[str, object]]],
+    workload: tuple[Limits, list[tuple[str, object]]], reserve: bool, adopt: bool
 ) -> None:
     chosen, events = workload
-    loop = Loop(chosen)
+    loop = Loop(chosen, reserve, adopt)
     everybody: list[tuple[Sequence, list[int]]] = []
     for kind, value in events:
         if kind == "arrive":
@@ -281,8 +331,7 @@ def test_any_workload_reads_right_and_leaves_the_pool_whole(
         elif kind == "abort" and everybody:
             loop.scheduler.abort(everybody[value % len(everybody)][0])  # type: ignore[operator]
         elif kind == "restart":
-            loop.client.restart()
-            loop.attach()
+            loop.lose_manager(*value)  # type: ignore[misc]
         else:
             loop.turn()
     loop.drain()
