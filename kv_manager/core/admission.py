@@ -88,8 +88,6 @@ def serve(pool: "Pool", work: StepWork) -> None:
     After the first refusal, and in a step that preempted or left a running sequence waiting, nobody is (rule 3).
     """
     request = work.request
-    if not request.admits and not request.resumes:
-        return
     queue: list[tuple[tuple[int, bool, int, int], Sequence | steps_pb2.Admit]] = [
         ((admit.priority, not admit.again, admit.arrival, admit.seq), admit) for admit in request.admits
     ]

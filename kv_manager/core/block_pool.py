@@ -11,6 +11,7 @@ Block states (I1: every block but the null block is in exactly one):
 """
 
 from array import array
+from collections import deque
 from collections.abc import Iterator
 
 from kv_manager.core.prefix_index import PrefixIndex
@@ -32,7 +33,7 @@ class BlockPool:
         fence: the step that must have completed before the block may be granted; also kept while it is referenced,
             since it counts again when the last reference goes.
         swap_sources: blocks that a swap-out under way reads, with its step.
-        unconfirmed: blocks whose digest was made visible by a step that has not completed, and that step, oldest first.
+        unconfirmed: blocks whose digest was made visible by a step that has not completed, and that step.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class BlockPool:
         "_high_water",
         "_next",
         "_previous",
+        "_published",
         "_returned",
         "_top",
         "completed_step",
@@ -65,6 +67,7 @@ class BlockPool:
         self.digest: list[bytes | None] = [None] * (num_blocks + 1)
         self.index = PrefixIndex()
         self.unconfirmed: dict[int, int] = {}
+        self._published: deque[tuple[int, list[int]]] = deque()
         self.swap_sources: dict[int, int] = {}
         self.completed_step = 0
         self.granted_blocks = 0
@@ -179,7 +182,6 @@ class BlockPool:
     def pin_swap_source(self, block: int, step: int) -> None:
         """A swap-out of ``step`` reads ``block``: as ``pin``, and until then nobody writes it in place."""
         self.pin(block, step)
-        self.swap_sources.pop(block, None)  # the newest pin comes last
         self.swap_sources[block] = step
 
     def in_free_list(self, block: int) -> bool:
@@ -194,6 +196,9 @@ class BlockPool:
             self.digest[block] = digest
             self.index.add(digest, block)
             self.unconfirmed[block] = step
+            if not self._published or self._published[-1][0] != step:
+                self._published.append((step, []))
+            self._published[-1][1].append(block)
 
     def first_holder(self, digest: bytes) -> int:
         """The block a hit on ``digest`` takes, 0 for none."""
@@ -233,12 +238,14 @@ class BlockPool:
                 for block in self._buckets.pop(fence):
                     self._fenced -= 1
                     self._give_back(block)
-        for started in (self.unconfirmed, self.swap_sources):
-            while started:
-                block = next(iter(started))
-                if started[block] > step:
-                    break
-                del started[block]
+        published, unconfirmed = self._published, self.unconfirmed
+        while published and published[0][0] <= step:
+            filled_by, filled = published.popleft()
+            for block in filled:
+                if unconfirmed.get(block) == filled_by:
+                    del unconfirmed[block]
+        if self.swap_sources:
+            self.swap_sources = {block: started for block, started in self.swap_sources.items() if started > step}
 
     # --- for checks and views
 

@@ -123,12 +123,18 @@ class Pool:
             return self._replay(request.step, data)
         validate_step(self, request)
         work = self._begin(request)
-        self._commit(work)
-        forks.serve(self, work)
-        self._release(work)
-        growth.serve(self, work)
-        admission.serve(self, work)
-        room.serve(self, work)
+        if request.HasField("commits"):
+            self._commit(work)
+        if request.forks:
+            forks.serve(self, work)
+        if request.releases:
+            self._release(work)
+        if request.HasField("advances"):
+            growth.serve(self, work)
+        if request.admits or request.resumes:
+            admission.serve(self, work)
+        if request.HasField("advances"):
+            room.serve(self, work)
         self.fill_stats(work.response.stats)
         self._last_request, self._last_response = data, work.response
         return work.response
@@ -164,7 +170,8 @@ class Pool:
             end = start + count * TOKEN_BYTES
             sequence = self.sequences[seq]
             sequence.append_ids(token_ids[start:end])
-            sequence.granted = max(sequence.granted, sequence.known)
+            if sequence.known > sequence.granted:
+                sequence.granted = sequence.known
             self.index_written(sequence, work.step)
             start = end
 
@@ -207,6 +214,7 @@ class Pool:
         if sequence.quota is not None:
             sequence.quota.unname(sequence.table)
         self.blocks.drop_table(sequence.table, fence)
+        sequence.table = []
 
     def members(self, group: int) -> list[Sequence]:
         """The live sequences of a group, by id. They run or are parked together."""
@@ -226,7 +234,8 @@ class Pool:
 
     def index_written(self, sequence: Sequence, step: int) -> None:
         """Publish the digests of the blocks that granted steps fill with known ids."""
-        full = min(sequence.granted, sequence.known) // self.block_size
+        granted, known = sequence.granted, sequence.known
+        full = (granted if granted < known else known) // self.block_size
         first = sequence.indexed
         if full <= first or sequence.host_table is not None:
             return

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from kv_manager.core.host_tier import NO_HOST_BLOCK
-from kv_manager.core.prefix import TOKEN_BYTES, Root, chain
+from kv_manager.core.prefix import TOKEN_BYTES, Root, chain, next_digest
 
 if TYPE_CHECKING:
     from kv_manager.core.quotas import Quota
@@ -88,9 +88,13 @@ class Sequence:
     def chain_to(self, num_blocks: int, block_size: int) -> list[bytes]:
         """The prefix chain, extended to the first ``num_blocks`` blocks, which must be full of known ids."""
         digests = self.digests
-        if len(digests) < num_blocks:
-            parent = digests[-1] if digests else self.root_digest
-            digests.extend(chain(parent, self.ids, len(digests), num_blocks, block_size))
+        have = len(digests)
+        if have < num_blocks:
+            parent = digests[-1] if have else self.root_digest
+            if have + 1 == num_blocks:
+                digests.append(next_digest(parent, self.ids, have, block_size))
+            else:
+                digests.extend(chain(parent, self.ids, have, num_blocks, block_size))
         return digests
 
     @property
@@ -126,4 +130,5 @@ class Sequence:
         committed a block at a time. What it knows is written below is the larger of the fork point and the committed
         length, as far as that was granted (design 3.8).
         """
-        return max(self.fork_point, min(self.granted, self.known))
+        written = self.granted if self.granted < self.known else self.known
+        return written if written > self.fork_point else self.fork_point

@@ -41,7 +41,7 @@ def validate_spec(spec: attach_pb2.PoolSpec, max_blocks: int) -> None:
         raise invalid_argument("pool.block_bytes", "must be told, to price swaps to the host tier")
     if spec.HasField("window") and spec.window == 0:
         raise invalid_argument("pool.window", "must be at least 1, or absent")
-    tenants = set[str]()
+    tenants: set[str] = set()
     for row, limit in enumerate(spec.tenant_limits):
         if limit.tenant in tenants:
             raise invalid_argument(f"pool.tenant_limits[{row}]", f"tenant {limit.tenant!r} appears twice")
@@ -60,14 +60,20 @@ def validate_step(pool: "Pool", request: steps_pb2.StepRequest) -> None:
     """
     _validate_head(pool, request)
     check = _StepCheck(pool, request)
-    check.commits()
-    check.forks()
-    check.releases()
+    if request.HasField("commits"):
+        check.commits()
+    if request.forks:
+        check.forks()
+    if request.releases:
+        check.releases()
     if request.HasField("failed_step"):
         check.failure()
-    check.advances()
-    check.resumes()
-    check.admits()
+    if request.HasField("advances"):
+        check.advances()
+    if request.resumes:
+        check.resumes()
+    if request.admits:
+        check.admits()
 
 
 def _validate_head(pool: "Pool", request: steps_pb2.StepRequest) -> None:
@@ -209,23 +215,24 @@ class _StepCheck:
             )
         if len(set(seqs)) != len(seqs):
             raise bad_item("advances.seqs", "DUPLICATE_SEQUENCE", "a sequence appears twice")
-        sequences, children, released = self.pool.sequences, self.children, self.released
+        sequences, children, released, written = self.pool.sequences, self.children, self.released, self.written
         for row, (seq, length) in enumerate(zip(seqs, lengths, strict=True)):
             sequence = sequences.get(seq)
             if (sequence is None and seq not in children) or seq in released:
                 raise self._unknown(f"advances[{row}]", seq)
             if sequence is not None and not sequence.running:
                 raise self._not_running(f"advances[{row}]", seq)
-            next_write = self._next_write(seq)
-            if length <= next_write:
+            next_write = self.children[seq] if sequence is None else sequence.next_write()
+            if length <= next_write or length <= written.get(seq, 0):
                 raise bad_item(
                     f"advances[{row}].num_tokens",
                     "OUT_OF_RANGE",
-                    f"is {length}, sequence {seq} has written {next_write} tokens already",
+                    f"is {length}, sequence {seq} has written {self._next_write(seq)} tokens already",
                 )
 
     def resumes(self) -> None:
-        pool, seen = self.pool, set[int]()
+        pool = self.pool
+        seen: set[int] = set()
         for row, resume in enumerate(self.request.resumes):
             field, seq = f"resumes[{row}]", resume.seq
             if seq in seen:
@@ -244,7 +251,8 @@ class _StepCheck:
                 )
 
     def admits(self) -> None:
-        pool, seen = self.pool, set[int]()
+        pool = self.pool
+        seen: set[int] = set()
         for row, admit in enumerate(self.request.admits):
             field, seq = f"admits[{row}]", admit.seq
             if seq in seen:
