@@ -8,7 +8,15 @@ from pydantic import Field
 
 from service import model_settings
 from service.channels import TlsFiles
-from service.model_settings import Address, OptionalAddress, OptionalPath, OptionalValue, PositiveFloat, PositiveInt
+from service.model_settings import (
+    Address,
+    NaturalInt,
+    OptionalAddress,
+    OptionalPath,
+    OptionalValue,
+    PositiveFloat,
+    PositiveInt,
+)
 
 
 class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"):
@@ -29,7 +37,7 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
     device: Annotated[str, Field(description="auto, cpu, cuda or cuda:N")] = "auto"
     block_size: Annotated[int, Field(ge=1, le=256, description="tokens per KV block")] = 16
     num_blocks: Annotated[
-        int | None, OptionalValue, Field(description="blocks in the pool; absent: as many as the memory holds")
+        NaturalInt | None, OptionalValue, Field(description="blocks in the pool; absent: as many as the memory holds")
     ] = None
     kv_memory_gib: Annotated[
         PositiveFloat | None,

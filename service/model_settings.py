@@ -29,6 +29,7 @@ Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
 """host:port; port 0 picks one where it is listened on."""
 OptionalAddress = Annotated[str, Field(pattern=r"^(\S+:\d{1,5})?$")]
 OptionalPath = Annotated[Path | None, OptionalValue]
+NaturalInt = Annotated[int, Field(ge=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 

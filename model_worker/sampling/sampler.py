@@ -17,7 +17,9 @@ from model_worker.sampling.params import SamplingParams
 
 def uniform(seed: int, index: int, position: int) -> float:
     """The number in [0, 1) drawn for ``position`` of sample ``index``; 53 random bits."""
-    generator = np.random.Philox(key=[seed, index], counter=[position, 0, 0, 0])
+    # As arrays: numpy makes floats of lists that hold a number beyond 2**63.
+    key = np.array([seed, index], dtype=np.uint64)
+    generator = np.random.Philox(key=key, counter=np.array([position, 0, 0, 0], dtype=np.uint64))
     return float(int(generator.random_raw()) >> 11) * 2.0**-53
 
 

@@ -1,0 +1,58 @@
+"""What the worker checks before it loads anything."""
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model_worker import settings
+
+pytestmark = pytest.mark.unit
+
+
+def test_the_foreign_distribution_of_our_packages_name_is_refused(tmp_path: Path) -> None:
+    # An installed distribution is its metadata; the refusal comes before the model is looked at.
+    info = tmp_path / "kernels-0.9.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kernels\nVersion: 0.9.9\n")
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("kernels")
+    code = (
+        f"import sys; sys.path.append({str(tmp_path)!r}); "
+        "from model_worker import __main__; sys.argv[1:] = ['--model', 'nowhere']; sys.exit(__main__.main())"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "the distribution 'kernels' 0.9.9 is installed" in ended.stderr
+
+
+def test_a_setting_is_flag_then_environment_then_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "octavo.toml"
+    file.write_text('[worker]\nmodel = "from-file"\nblock_size = 4\nnum_blocks = 7\npool = "p"\n')
+    monkeypatch.setenv("OCTAVO_WORKER_BLOCK_SIZE", "8")
+    monkeypatch.setenv("OCTAVO_WORKER_NUM_BLOCKS", "")
+    chosen = settings.load(["--config", str(file), "--model", "from-flag"])
+    assert (chosen.model, chosen.block_size, chosen.num_blocks, chosen.pool) == (Path("from-flag"), 8, None, "p")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--model is required, as is or by $OCTAVO_WORKER_MODEL"),
+        (["--model=m", "--block-size=0"], "--block-size: Input should be greater than or equal to 1, found '0'"),
+        (["--model=m", "--num-blocks=-1"], "--num-blocks"),
+        (["--model=m", "--dtype=int8"], "--dtype"),
+        (["--model=m", "--listen=here"], "--listen"),
+        (["--model=m", "--config=missing.toml"], "missing.toml does not exist"),
+    ],
+)
+def test_a_wrong_flag_is_named(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OCTAVO_WORKER_MODEL", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        settings.load(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
