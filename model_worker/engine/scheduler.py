@@ -107,6 +107,7 @@ class Scheduler:
     _planned: dict[int, int] = field(default_factory=dict)
     _admitting: dict[int, Sequence] = field(default_factory=dict)
     _due: list[Sequence] = field(default_factory=list)
+    _withdrawn: list[int] = field(default_factory=list)
     _unsettled: bool = False
 
     # --- the queue -------------------------------------------------------------------------------------------------
@@ -141,8 +142,11 @@ class Scheduler:
         self.reserve = reserve
         self.pool_stats = answer.stats
         self._unsettled = False
-        adopted = set(answer.adopted)
-        self.lose_tables(keep=adopted)
+        self._withdrawn.clear()
+        self.lose_tables(keep=set(answer.adopted))
+        for sequence in self.waiting:
+            if not sequence.again:  # refused by an earlier manager: a new id cannot lie below one that this one knows
+                sequence.seq = 0
         for sequence in self.running.values():
             sequence.committed = len(sequence.tokens)
 
@@ -196,7 +200,7 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         """A step would do something now, or the manager has not heard of the last one's end (rule 11)."""
-        return bool(self.running or self._unsettled or self._can_admit())
+        return bool(self.running or self._withdrawn or self._unsettled or self._can_admit())
 
     # --- step k+1: the request -------------------------------------------------------------------------------------
 
@@ -211,6 +215,9 @@ class Scheduler:
             request.releases.add(seq=sequence.seq, reason=RELEASE_REASONS[sequence.end_reason or EndReason.FAILED])
             del self.running[sequence.seq]
         self._due.clear()
+        for seq in self._withdrawn:
+            request.releases.add(seq=seq, reason=steps_pb2.RELEASE_REASON_ABORTED)
+        self._withdrawn.clear()
         budget = self._plan_running(request, self.limits.max_batch_tokens)
         self._plan_admissions(request, budget)
         return request
@@ -262,7 +269,7 @@ class Scheduler:
             sequence = self.waiting[0]
             chunk = self._chunk_end(0, len(sequence.tokens), budget)
             del self.waiting[0]
-            if not sequence.again:  # ids grow in the order of admissions, which is not that of arrivals
+            if sequence.seq == 0:  # ids grow in the order of first admits, which is not that of arrivals
                 self.last_seq += 1
                 sequence.seq = self.last_seq
             sequence.phase = Phase.ADMITTING
@@ -480,6 +487,8 @@ class Scheduler:
             self._due.append(sequence)
         elif sequence.phase is Phase.WAITING:
             self.waiting.remove(sequence)
+            if sequence.seq:  # the manager remembers an id that it refused, until it comes again or is released
+                self._withdrawn.append(sequence.seq)
         sequence.phase = Phase.ENDED
         sequence.end_reason = reason
         sequence.timeline.ended = self.clock()

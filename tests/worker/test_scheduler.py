@@ -103,6 +103,7 @@ class Loop:
     def assert_whole(self) -> None:
         stats = self.scheduler.pool_stats
         assert stats.free_blocks + stats.cached_blocks == self.limits.num_blocks
+        assert self.client.manager._tenures["p"].pool.refused == set()
         verdict = self.client.manager.check_integrity(inspect_pb2.CheckIntegrityRequest(pool="p"))
         assert list(verdict.violations) == []
 
