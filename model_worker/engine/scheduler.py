@@ -145,6 +145,7 @@ class Scheduler:
         self._withdrawn.clear()
         self.lose_tables(keep=set(answer.adopted))
         for sequence in self.waiting:
+            sequence.refused = False
             if not sequence.again:  # refused by an earlier manager: a new id cannot lie below one that this one knows
                 sequence.seq = 0
         for sequence in self.running.values():
@@ -377,6 +378,7 @@ class Scheduler:
         if sequence is None:  # a running sequence sits this step out
             ends.pop(refused.seq, None)
             return
+        sequence.refused = True
         sequence.needed = refused.needed
         sequence.timeline.refusals += 1
         self._delay(sequence)
@@ -402,6 +404,7 @@ class Scheduler:
     def _enter(self, sequence: Sequence, grant: steps_pb2.Grant) -> None:
         """A sequence gets its table."""
         sequence.phase = Phase.RUNNING
+        sequence.refused = False
         sequence.committed = len(sequence.tokens)
         sequence.table = []
         self.running[sequence.seq] = sequence
@@ -487,7 +490,7 @@ class Scheduler:
             self._due.append(sequence)
         elif sequence.phase is Phase.WAITING:
             self.waiting.remove(sequence)
-            if sequence.seq:  # the manager remembers an id that it refused, until it comes again or is released
+            if sequence.refused:  # the manager remembers the id until it comes again or is released
                 self._withdrawn.append(sequence.seq)
         sequence.phase = Phase.ENDED
         sequence.end_reason = reason

@@ -70,7 +70,8 @@ class Sequence:
         table: block ids by logical index.
         hit_blocks: the write floor in blocks.
         again: preempted or lost with its manager; it is admitted with all its tokens, ahead of new ones.
-        needed: free blocks to wait for before asking the manager again.
+        refused: this manager had no room for it when it last asked.
+        needed: free blocks to wait for before asking again.
     """
 
     request_id: str
@@ -92,6 +93,7 @@ class Sequence:
     table: list[int] = field(default_factory=list)
     hit_blocks: int = 0
     again: bool = False
+    refused: bool = False
     needed: int = 0
     delayed: bool = False
     timeline: Timeline = field(default_factory=Timeline)
