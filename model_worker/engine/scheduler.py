@@ -165,6 +165,8 @@ class Scheduler:
     def snapshot(self) -> Iterator[attach_pb2.LiveSequence]:
         """The sequences a new manager may adopt; the device is drained, so ``computed`` counts only what is there."""
         for sequence in self.running.values():
+            if sequence.phase is Phase.ENDED:
+                continue  # its blocks are free for a manager that has never heard of it
             yield attach_pb2.LiveSequence(
                 seq=sequence.seq,
                 token_ids=pack_ids(sequence.tokens),
