@@ -14,10 +14,10 @@ from typing import TypeVar, cast
 import torch
 
 from kernels import PoolShape, allocate_pool
+from model_worker.engine.batch import Limits
 from model_worker.engine.engine import Engine
 from model_worker.engine.manager_client import GrpcManagerClient, ManagerClient
 from model_worker.engine.runner import ModelRunner
-from model_worker.engine.scheduler import Limits
 from model_worker.metrics import serve_metrics
 from model_worker.model.config import ModelConfig
 from model_worker.model.errors import ModelLoadError

@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from model_worker.engine.batch import Batch, ContractError, Ended, Limits
 from model_worker.engine.manager_client import ManagerClient, ManagerLost, ManagerRefused
+from model_worker.engine.recovery import in_hand, snapshot
 from model_worker.engine.runner import ModelRunner
-from model_worker.engine.scheduler import Batch, ContractError, Ended, Limits, Scheduler
+from model_worker.engine.scheduler import Scheduler
 from model_worker.engine.sequence import Phase, Sequence
 from model_worker.engine.statistics import Statistics
 from octavo.kv.v1 import attach_pb2, inspect_pb2
@@ -163,7 +165,7 @@ class Engine:
         self.spec.step = self._scheduler.step
         parts = [attach_pb2.AttachRequest(pool=self.spec)]
         if inspect_pb2.CAPABILITY_ADOPTION in capabilities:
-            parts += _chunks(self._scheduler.snapshot())
+            parts += _chunks(snapshot(self._scheduler))
         answer = self.manager.attach(parts)
         if self._scheduler.epoch:
             self.statistics.reattaches += 1
@@ -200,7 +202,7 @@ class Engine:
     def _step_in_hand(self) -> bool:
         """One step on slots granted already; False when there are none left."""
         self._take(0.0)
-        batch = self._scheduler.in_hand()
+        batch = in_hand(self._scheduler)
         if batch.rows and not self._stopping:
             self._execute(batch)
         return bool(batch.rows)

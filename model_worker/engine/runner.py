@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels import RaggedBatch, copy_blocks
-from model_worker.engine.scheduler import Batch, Row
+from model_worker.engine.batch import Batch, Row
 from model_worker.sampling.sampler import sample
 
 

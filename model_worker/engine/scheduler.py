@@ -10,14 +10,15 @@ A plan is made before the tokens of step k are known: a decode grows by one posi
 sequence that turns out to be finished is left out at the launch and released by the next request.
 """
 
-import array
 import bisect
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from model_worker.engine.answer import book
+from model_worker.engine.batch import Batch, Ended, Limits
 from model_worker.engine.sequence import EndReason, Phase, Sequence
 from model_worker.engine.statistics import Statistics
+from model_worker.engine.wire import pack_ids, root_of
 from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
 
 RELEASE_REASONS = {
@@ -29,58 +30,6 @@ RELEASE_REASONS = {
 }
 
 
-class ContractError(RuntimeError):
-    """The manager's answer does not fit the worker's books; nothing of it may be run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one step may hold.
-
-    Attributes:
-        num_blocks: the pool's blocks, the null block aside.
-        block_size: tokens per block.
-        max_batch_tokens: token budget of a step.
-        max_chunk: most prompt tokens of one sequence in a step.
-        max_sequences: most sequences with a table; at most the token budget, so that every decode fits a step.
-        watermark_blocks: kept free by admissions while others run.
-    """
-
-    num_blocks: int
-    block_size: int
-    max_batch_tokens: int
-    max_sequences: int
-    max_chunk: int
-    watermark_blocks: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Positions ``start <= p < end`` of one sequence in one step; ``samples`` when the last one yields a token."""
-
-    sequence: Sequence
-    start: int
-    end: int
-    samples: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one step does: copies first, then all rows in one forward pass."""
-
-    step: int
-    rows: list[Row]
-    copies: list[tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A sequence ended; ``message`` explains a rejection."""
-
-    sequence: Sequence
-    message: str = ""
-
-
 @dataclass(slots=True)
 class Scheduler:
     """Queue, running set and step counter of one pool.
@@ -90,6 +39,9 @@ class Scheduler:
         statistics: counters it keeps up to date.
         clock: seconds; for the timelines only.
         reserve: admit only what fits to its limit beside all running ones, for a manager that cannot preempt.
+        planned: the length each running sequence shall have after the step asked for, by id.
+        admitting: asked for in that step and not answered yet, by id.
+        due: ended with a table; their release goes with the next request.
     """
 
     limits: Limits
@@ -104,9 +56,9 @@ class Scheduler:
     waiting: list[Sequence] = field(default_factory=list)
     running: dict[int, Sequence] = field(default_factory=dict)
     pool_stats: common_pb2.PoolStats = field(default_factory=common_pb2.PoolStats)
-    _planned: dict[int, int] = field(default_factory=dict)
-    _admitting: dict[int, Sequence] = field(default_factory=dict)
-    _due: list[Sequence] = field(default_factory=list)
+    planned: dict[int, int] = field(default_factory=dict)
+    admitting: dict[int, Sequence] = field(default_factory=dict)
+    due: list[Sequence] = field(default_factory=list)
     _withdrawn: list[int] = field(default_factory=list)
     _unsettled: bool = False
 
@@ -130,7 +82,7 @@ class Scheduler:
         else:
             self.statistics.aborted_in_prefill += 1
         self.statistics.aborted_requests += 1
-        self._end(sequence, EndReason.ABORTED)
+        self.end(sequence, EndReason.ABORTED)
         return True
 
     # --- the manager comes and goes --------------------------------------------------------------------------------
@@ -153,43 +105,14 @@ class Scheduler:
 
     def void_plan(self) -> None:
         """The manager is gone with a request unanswered: nothing it asked for has happened."""
-        self._planned.clear()
-        self._due.clear()
-        for sequence in self._admitting.values():
+        self.planned.clear()
+        self.due.clear()
+        for sequence in self.admitting.values():
             sequence.phase = Phase.WAITING
             self.add(sequence)
-        self._admitting.clear()
+        self.admitting.clear()
         for sequence in [one for one in self.running.values() if one.phase is Phase.ENDED]:
             del self.running[sequence.seq]
-
-    def snapshot(self) -> Iterator[attach_pb2.LiveSequence]:
-        """The sequences a new manager may adopt; the device is drained, so ``computed`` counts only what is there."""
-        for sequence in self.running.values():
-            if sequence.phase is Phase.ENDED:
-                continue  # its blocks are free for a manager that has never heard of it
-            yield attach_pb2.LiveSequence(
-                seq=sequence.seq,
-                token_ids=pack_ids(sequence.tokens),
-                computed_tokens=sequence.computed,
-                granted_tokens=sequence.computed,
-                hit_blocks=sequence.hit_blocks,
-                table=sequence.table,
-                priority=sequence.priority,
-                arrival=sequence.arrival,
-                root=_root_of(sequence),
-            )
-
-    def in_hand(self) -> Batch:
-        """What can run without a manager: the slots granted so far. It counts as part of the last answered step."""
-        budget = self.limits.max_batch_tokens
-        ends = {}
-        for sequence in sorted(self.running.values(), key=lambda one: one.rank):
-            slots = len(sequence.table) * self.limits.block_size
-            end = min(len(sequence.tokens), slots, sequence.computed + min(budget, self.limits.max_chunk))
-            if sequence.phase is Phase.RUNNING and end > sequence.computed and not sequence.exhausted:
-                ends[sequence.seq] = end
-                budget -= end - sequence.computed
-        return Batch(self.step, self._rows(ends), [])
 
     def lose_tables(self, keep: Collection[int] = ()) -> None:
         """What the device or the manager held is gone: all but ``keep`` start over from the tokens known so far."""
@@ -214,16 +137,24 @@ class Scheduler:
         )
         self._unsettled = False
         self._commit(request, self.running.values())
-        for sequence in self._due:
+        for sequence in self.due:
             request.releases.add(seq=sequence.seq, reason=RELEASE_REASONS[sequence.end_reason or EndReason.FAILED])
             del self.running[sequence.seq]
-        self._due.clear()
+        self.due.clear()
         for seq in self._withdrawn:
             request.releases.add(seq=seq, reason=steps_pb2.RELEASE_REASON_ABORTED)
         self._withdrawn.clear()
         budget = self._plan_running(request, self.limits.max_batch_tokens)
         self._plan_admissions(request, budget)
         return request
+
+    def launch(self, response: steps_pb2.StepResponse) -> tuple[Batch, list[Ended]]:
+        """Book the manager's answer. Returns the batch to run and the sequences it ended.
+
+        Raises:
+            ContractError: the answer does not fit the books.
+        """
+        return book(self, response)
 
     def _commit(self, request: steps_pb2.StepRequest, sequences: Iterable[Sequence]) -> None:
         """Tell ids once per full block, and all that were written when a sequence ends (rules 8 and 9)."""
@@ -241,7 +172,7 @@ class Scheduler:
 
     def _plan_running(self, request: steps_pb2.StepRequest, budget: int) -> int:
         """Decodes first, then prompt chunks, both by rank. Returns what is left of the budget."""
-        self._planned.clear()
+        self.planned.clear()
         active = sorted(self.running.values(), key=lambda one: one.rank)
         active = [one for one in active if one.phase is Phase.RUNNING and not one.exhausted]
         # One position to compute is a decode, or the last token of a prompt: either way it yields a token.
@@ -250,7 +181,7 @@ class Scheduler:
                 break
             budget -= 1
             end = sequence.computed + 1
-            self._planned[sequence.seq] = end
+            self.planned[sequence.seq] = end
             if self._blocks(end) > len(sequence.table):
                 self._advance(request, sequence, end)
         for sequence in [one for one in active if len(one.tokens) - one.computed > 1]:
@@ -258,7 +189,7 @@ class Scheduler:
                 break
             end = self._chunk_end(sequence.computed, len(sequence.tokens), budget)
             budget -= end - sequence.computed
-            self._planned[sequence.seq] = end
+            self.planned[sequence.seq] = end
             self._advance(request, sequence, end)
         return budget
 
@@ -276,7 +207,7 @@ class Scheduler:
                 self.last_seq += 1
                 sequence.seq = self.last_seq
             sequence.phase = Phase.ADMITTING
-            self._admitting[sequence.seq] = sequence
+            self.admitting[sequence.seq] = sequence
             budget -= chunk
             request.admits.add(
                 seq=sequence.seq,
@@ -284,25 +215,26 @@ class Scheduler:
                 num_tokens=chunk,
                 priority=sequence.priority,
                 arrival=sequence.arrival,
-                root=_root_of(sequence),
+                root=root_of(sequence),
                 again=sequence.again,
             )
         if self.waiting and budget > 0 and not self._has_room(self.waiting[0]):
-            self._delay(self.waiting[0])
+            self.delay(self.waiting[0])
 
-    def _delay(self, sequence: Sequence) -> None:
+    def delay(self, sequence: Sequence) -> None:
+        """Count a sequence that had to wait for room, once."""
         if not sequence.delayed:
             sequence.delayed = True
             self.statistics.delayed_requests += 1
 
     def _can_admit(self) -> bool:
         """Whether the head of the queue is worth a request."""
-        tables = len(self.running) - len(self._due) + len(self._admitting)
+        tables = len(self.running) - len(self.due) + len(self.admitting)
         return bool(self.waiting) and tables < self.limits.max_sequences and self._has_room(self.waiting[0])
 
     def _has_room(self, sequence: Sequence) -> bool:
         """Whether the pool may take a sequence, as far as the worker can know."""
-        held = [one for one in self.running.values() if one.phase is Phase.RUNNING] + list(self._admitting.values())
+        held = [one for one in self.running.values() if one.phase is Phase.RUNNING] + list(self.admitting.values())
         if not held:
             return True
         if not self.reserve:
@@ -320,134 +252,6 @@ class Scheduler:
             aligned = end - end % self.limits.block_size
             end = aligned if aligned > start else end
         return end
-
-    # --- step k+1: the answer --------------------------------------------------------------------------------------
-
-    def launch(self, response: steps_pb2.StepResponse) -> tuple[Batch, list[Ended]]:
-        """Book the manager's answer. Returns the batch to run and the sequences it ended.
-
-        Raises:
-            ContractError: the answer does not fit the books.
-        """
-        if response.header.step != self.step + 1:
-            raise ContractError(f"answer to step {response.header.step}, expected {self.step + 1}")
-        self.step += 1
-        self.pool_stats = response.stats
-        self.statistics.see_pool(response.stats)
-        ended = [one for rejected in response.rejected for one in self._reject(rejected)]
-        self._apply_preemptions(response)
-        ends = dict(self._planned)
-        for refused in response.waiting:
-            self._apply_refusal(refused, ends)
-        for row, seq in enumerate(response.replaced.seqs):
-            self._table_owner(seq).table[response.replaced.indexes[row]] = response.replaced.blocks[row]
-        for grant in response.grants:
-            self._apply_grant(grant, ends)
-        if self._admitting:
-            raise ContractError(f"no answer for the admits of {sorted(self._admitting)}")
-        copies = list(zip(response.copies.sources, response.copies.destinations, strict=True))
-        return Batch(self.step, self._rows(ends), copies), ended
-
-    def _forget(self, seq: int) -> Sequence:
-        """Take out of the books what the manager has released by itself."""
-        self._planned.pop(seq, None)
-        sequence = self.running.pop(seq, None)
-        if sequence is None:
-            raise ContractError(f"sequence {seq} holds no table")
-        if sequence in self._due:
-            self._due.remove(sequence)
-        return sequence
-
-    def _reject(self, rejected: steps_pb2.Rejected) -> list[Ended]:
-        sequence = self._admitting.pop(rejected.seq, None) or self._forget(rejected.seq)
-        if sequence.phase is Phase.ENDED:
-            return []
-        self._end(sequence, EndReason.REJECTED)
-        return [Ended(sequence, f"needs {rejected.needed} blocks, the pool has {rejected.available}")]
-
-    def _apply_preemptions(self, response: steps_pb2.StepResponse) -> None:
-        for victim in response.preempted:
-            if victim.mode != steps_pb2.PREEMPTION_MODE_RECOMPUTE:
-                raise ContractError(f"sequence {victim.seq} was swapped, but this pool has no host tier")
-            sequence = self._forget(victim.seq)
-            if sequence.phase is Phase.RUNNING:
-                self.statistics.preemptions += 1
-                sequence.lose_table()
-                self.add(sequence)
-
-    def _apply_refusal(self, refused: steps_pb2.Waiting, ends: dict[int, int]) -> None:
-        sequence = self._admitting.pop(refused.seq, None)
-        if sequence is None:  # a running sequence sits this step out
-            ends.pop(refused.seq, None)
-            return
-        sequence.refused = True
-        sequence.needed = refused.needed
-        sequence.timeline.refusals += 1
-        self._delay(sequence)
-        sequence.phase = Phase.WAITING
-        self.add(sequence)
-
-    def _apply_grant(self, grant: steps_pb2.Grant, ends: dict[int, int]) -> None:
-        sequence = self._admitting.pop(grant.seq, None)
-        if sequence is not None:
-            self._enter(sequence, grant)
-        else:
-            sequence = self._table_owner(grant.seq)
-        if grant.first_index != len(sequence.table):
-            raise ContractError(
-                f"sequence {grant.seq}: granted index {grant.first_index}, its table ends at {len(sequence.table)}"
-            )
-        sequence.table += grant.blocks
-        if grant.HasField("cached_tokens"):
-            sequence.computed = grant.cached_tokens
-            sequence.hit_blocks = grant.hit_blocks
-        ends[grant.seq] = grant.granted_tokens
-
-    def _enter(self, sequence: Sequence, grant: steps_pb2.Grant) -> None:
-        """A sequence gets its table."""
-        sequence.phase = Phase.RUNNING
-        sequence.refused = False
-        sequence.committed = len(sequence.tokens)
-        sequence.table = []
-        self.running[sequence.seq] = sequence
-        self.statistics.see_admission(sequence, grant.cached_tokens)
-        if sequence.timeline.first_step == 0.0:
-            sequence.timeline.first_step = self.clock()
-            sequence.timeline.cached_tokens = grant.cached_tokens
-
-    def _table_owner(self, seq: int) -> Sequence:
-        sequence = self.running.get(seq)
-        if sequence is None:
-            raise ContractError(f"grant for sequence {seq}, which holds no table")
-        return sequence
-
-    def _rows(self, ends: Mapping[int, int]) -> list[Row]:
-        """What runs: all that was planned and granted, but for sequences that the step run since the plan has ended.
-
-        Their next position was promised to nobody, since its id was never committed. A prompt chunk was: others may
-        share its blocks already. It cannot be meant here, since aborts are taken before a plan, not after it.
-        """
-        rows = []
-        for seq, end in ends.items():
-            sequence = self.running[seq]
-            if sequence.phase is Phase.ENDED:
-                continue
-            if end > len(sequence.table) * self.limits.block_size:
-                raise ContractError(f"sequence {seq}: {end} tokens in a table of {len(sequence.table)} blocks")
-            rows.append(Row(sequence, sequence.computed, end, samples=end == len(sequence.tokens)))
-            sequence.computed = end
-        self._note_rows(rows)
-        return rows
-
-    def _note_rows(self, rows: list[Row]) -> None:
-        prefills = [row for row in rows if row.end - row.start > 1 or row.start < row.sequence.prompt_length]
-        mixed = 0 < len(prefills) < len(rows)
-        for row in rows:
-            timeline = row.sequence.timeline
-            timeline.steps += 1
-            timeline.max_batch = max(timeline.max_batch, len(rows))
-            timeline.mixed_steps += mixed
-            timeline.prefill_chunks += row.start < row.sequence.prompt_length
 
     # --- step k: the result ----------------------------------------------------------------------------------------
 
@@ -471,7 +275,7 @@ class Scheduler:
             else:
                 continue
             self.statistics.finished_requests += 1
-            self._end(sequence, reason)
+            self.end(sequence, reason)
             ended.append(Ended(sequence))
         if batch.rows:
             self.statistics.see_step(batch, len(tokens))
@@ -482,14 +286,15 @@ class Scheduler:
         ended = []
         for row in batch.rows:
             if row.sequence.phase is not Phase.ENDED:
-                self._end(row.sequence, EndReason.FAILED)
+                self.end(row.sequence, EndReason.FAILED)
                 ended.append(Ended(row.sequence, message))
         self.lose_tables()
         return ended
 
-    def _end(self, sequence: Sequence, reason: EndReason) -> None:
+    def end(self, sequence: Sequence, reason: EndReason) -> None:
+        """A sequence is over; what the manager holds for it is released by the next request."""
         if sequence.phase is Phase.RUNNING and sequence.seq in self.running:
-            self._due.append(sequence)
+            self.due.append(sequence)
         elif sequence.phase is Phase.WAITING:
             self.waiting.remove(sequence)
             if sequence.refused:  # the manager remembers the id until it comes again or is released
@@ -497,15 +302,3 @@ class Scheduler:
         sequence.phase = Phase.ENDED
         sequence.end_reason = reason
         sequence.timeline.ended = self.clock()
-
-
-def _root_of(sequence: Sequence) -> common_pb2.PrefixRoot:
-    return common_pb2.PrefixRoot(tenant=sequence.tenant, salt=sequence.salt, adapter=sequence.adapter)
-
-
-def pack_ids(ids: Iterable[int]) -> bytes:
-    """Token ids as u32 little-endian, the wire's form."""
-    packed = array.array("I", ids)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()

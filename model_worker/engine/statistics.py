@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from octavo.kv.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from model_worker.engine.scheduler import Batch
+    from model_worker.engine.batch import Batch
     from model_worker.engine.sequence import Sequence
 
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 
-from model_worker.engine.scheduler import Batch
+from model_worker.engine.batch import Batch
 
 VOCABULARY = 50
 

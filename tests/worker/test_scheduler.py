@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_process_manager import InProcessManager
 
-from model_worker.engine.scheduler import Batch, ContractError, Limits, Scheduler
+from model_worker.engine.batch import Batch, ContractError, Limits
+from model_worker.engine.recovery import in_hand, snapshot
+from model_worker.engine.scheduler import Scheduler
 from model_worker.engine.sequence import EndReason, Phase, Sequence
 from model_worker.engine.statistics import Statistics
 from model_worker.sampling.params import SamplingParams, StopConditions
@@ -61,7 +63,7 @@ class Loop:
         spec.step = self.scheduler.step
         parts = [attach_pb2.AttachRequest(pool=spec)]
         if self.adopt:
-            live = attach_pb2.LiveSequences(sequences=self.scheduler.snapshot())
+            live = attach_pb2.LiveSequences(sequences=snapshot(self.scheduler))
             parts.append(attach_pb2.AttachRequest(sequences=live))
         else:  # nothing of an earlier epoch may be read again
             self.memory = DeviceMemory(self.limits.num_blocks, self.limits.block_size)
@@ -76,7 +78,7 @@ class Loop:
             self.launched = None
         self.scheduler.void_plan()
         for _ in range(steps_in_hand):
-            batch = self.scheduler.in_hand()
+            batch = in_hand(self.scheduler)
             self.scheduler.finish(batch, self.memory.run(batch))
         self.client.restart()
         self.attach()
