@@ -1,0 +1,90 @@
+"""What is loaded where, decided from the model's configuration before anything is loaded."""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels import PoolShape
+from model_worker.model.config import ModelConfig
+from model_worker.model.loader import DTYPES, read_config
+from model_worker.settings import WorkerSettings
+
+GIB = 1024**3
+
+
+class StartError(Exception):
+    """The worker cannot start; one line that says why and what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What is loaded where, decided before anything is."""
+
+    config: ModelConfig
+    shape: PoolShape
+    device: torch.device
+    dtype: torch.dtype
+    dtype_name: str
+    max_context: int
+
+
+def plan_memory(settings: WorkerSettings) -> MemoryPlan:
+    """Size the pool from the model's configuration alone.
+
+    Raises:
+        StartError: not even one block fits, or the device does not exist.
+        ModelLoadError: the model cannot be read.
+    """
+    config = read_config(settings.model)
+    device = _device(settings.device)
+    name = settings.dtype
+    if name == "auto":
+        name = "bfloat16" if device.type == "cuda" else "float32"
+    dtype = DTYPES[name]
+
+    def shape(num_blocks: int) -> PoolShape:
+        return PoolShape(
+            num_blocks, config.num_layers, config.num_kv_heads, settings.block_size, config.head_dim, dtype
+        )
+
+    block_bytes = shape(1).block_bytes
+    if settings.num_blocks is not None:
+        num_blocks = settings.num_blocks
+        available = f"--num-blocks {num_blocks}"
+    else:
+        memory = int(settings.kv_memory_gib * GIB) if settings.kv_memory_gib else _free_memory(device)
+        num_blocks = memory // block_bytes - 1  # the null block takes one
+        available = f"{memory} bytes (--kv-memory-gib)"
+    if num_blocks < 1:
+        raise StartError(
+            f"no room for KV blocks: needed {2 * block_bytes} bytes for the null block and one block of "
+            f"{settings.block_size} tokens, available {available}"
+        )
+    if settings.max_sequences > settings.max_batch_tokens:
+        raise StartError(
+            f"--max-sequences {settings.max_sequences} exceeds --max-batch-tokens {settings.max_batch_tokens}: "
+            "every running sequence takes at least one token of a step"
+        )
+    max_context = min(settings.max_context or config.max_context, config.max_context, num_blocks * settings.block_size)
+    if max_context < 2:
+        raise StartError(f"a context of {max_context} token has no room for a prompt and an answer: raise --num-blocks")
+    return MemoryPlan(config, shape(num_blocks), device, dtype, name, max_context)
+
+
+def _device(wanted: str) -> torch.device:
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise StartError(f"--device {wanted}: {str(error).splitlines()[0]}") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise StartError(f"--device {wanted}: torch {torch.__version__} sees no CUDA device")
+    return device
+
+
+def _free_memory(device: torch.device) -> int:
+    """Bytes for KV blocks when nobody said how many."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * 0.85)
+    return GIB
