@@ -54,7 +54,8 @@ def adopt(pool: Pool, snapshot: Rows[attach_pb2.LiveSequence]) -> Adoption:
             recompute.append(live.seq)
     _validate_groups(adopted)
     _take_over(pool, adopted)
-    pool.greatest_seq = max(seen, default=0)
+    # Requests that waited at the manager before are unknown here, whatever their ids.
+    pool.greatest_seq = pool.adopted_up_to = max(seen, default=0)
     return Adoption([sequence.id for sequence in adopted], recompute)
 
 

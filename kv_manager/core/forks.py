@@ -34,6 +34,7 @@ def _child_of(parent: Sequence, seq: int, num_tokens: int, block_size: int) -> S
     full = num_tokens // block_size
     child.digests = parent.digests[:full]
     child.indexed = min(parent.indexed, full)
+    child.unwritten = True
     child.null_blocks, child.quota = parent.null_blocks, parent.quota
     child.table = parent.table[: -(-num_tokens // block_size)]
     return child

@@ -72,6 +72,7 @@ def _decode(pool: "Pool", work: StepWork, sequence: Sequence, length: int) -> bo
     taken = [blocks.take() for _ in range(missing)]
     table += taken
     work.response.grants.add(seq=sequence.id, first_index=first_index, blocks=taken, granted_tokens=length)
+    sequence.unwritten = False
     if length > sequence.granted:
         sequence.granted = length
     return True
@@ -192,6 +193,7 @@ def _grant(pool: "Pool", work: StepWork, row: Growth) -> None:
         sequence.hit_blocks = grant.hit_blocks = first_index + len(row.hits)
         grant.cached_tokens = row.cached_tokens
         pool.totals.late_hit_tokens += row.cached_tokens - sequence.granted
+    sequence.unwritten = False
     if length > sequence.granted:
         sequence.granted = length
     pool.index_written(sequence, work.step)

@@ -154,5 +154,5 @@ def state_digest(pool: "Pool") -> bytes:
     for sequence in sorted(pool.sequences.values(), key=lambda each: each.id):
         add(sequence.id, sequence.rank, sequence.root, sequence.known, sequence.granted, sequence.fork_point)
         add(sequence.indexed, sequence.hit_blocks, sequence.table, bytes(sequence.ids))
-        add(sequence.host_table, sequence.readmitted_to, sequence.null_blocks)
+        add(sequence.host_table, sequence.readmitted_to, sequence.null_blocks, sequence.unwritten)
     return state.digest()

@@ -53,6 +53,7 @@ class Pool:
         sequences: the live sequences, running or parked.
         groups: the same by group.
         greatest_seq: the greatest sequence id seen; smaller ones are old unless they are in ``refused``.
+        adopted_up_to: the greatest id of the snapshot; smaller ones may be new to this manager.
         refused: ids answered ``waiting`` at their admission and not served since; they may be sent again.
         draining: nobody new is admitted any more.
         recent_preemptions: the last ones with their steps, newest last.
@@ -72,6 +73,7 @@ class Pool:
     sequences: dict[int, Sequence] = field(default_factory=dict)
     groups: dict[int, list[Sequence]] = field(default_factory=dict)
     greatest_seq: int = 0
+    adopted_up_to: int = 0
     refused: set[int] = field(default_factory=set)
     draining: bool = False
     totals: Totals = field(default_factory=Totals)

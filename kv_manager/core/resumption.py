@@ -51,7 +51,7 @@ def _next_slots(pool: "Pool", members: list[Sequence], told: dict[int, int]) -> 
     new = sum(max(0, -(-(told[each.id] + 1) // block_size) - len(each.parked_table)) for each in members)
     writers: dict[int, int] = {}
     for member in members:
-        last = member.parked_table[-1]
+        last = member.parked_table[-1] if member.parked_table else NO_HOST_BLOCK
         if last != NO_HOST_BLOCK and told[member.id] % block_size:
             writers[last] = writers.get(last, 0) + 1
     return new + sum(count - 1 for count in writers.values())

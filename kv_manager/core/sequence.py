@@ -31,6 +31,7 @@ class Sequence:
         indexed: leading blocks whose digests were offered to the index.
         table: device block ids by logical index; empty while parked.
         host_table: host block ids by logical index while parked in the host tier, else None.
+        unwritten: it was made by a fork and has not advanced since, so it wrote nothing of its own.
         null_blocks: leading entries of the table that slid out of the window.
         quota: its tenant's limits and use, None when the tenant has none.
         readmitted_to: after a readmission, the length past which it must have been granted before it may be a victim.
@@ -57,6 +58,7 @@ class Sequence:
         "root",
         "root_digest",
         "table",
+        "unwritten",
     )
 
     def __init__(self, seq: int, group: int, priority: int, arrival: int, root: Root, root_digest: bytes) -> None:
@@ -75,6 +77,7 @@ class Sequence:
         self.indexed = 0
         self.table: list[int] = []
         self.host_table: list[int] | None = None
+        self.unwritten = False
         self.null_blocks = 0
         self.quota: Quota | None = None
         self.readmitted_to = 0

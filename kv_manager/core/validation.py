@@ -151,6 +151,12 @@ class _StepCheck:
                     "OUT_OF_RANGE",
                     f"is {count} from {start} on; the table of sequence {seq} holds {capacity} tokens",
                 )
+            if sequence.unwritten and end > sequence.fork_point:
+                raise bad_item(
+                    f"commits[{row}]",
+                    "NOT_ADVANCED",
+                    f"sequence {seq} has not advanced since its fork at {sequence.fork_point}: it wrote nothing beyond",
+                )
             written[seq] = end
 
     def forks(self) -> None:
@@ -260,7 +266,8 @@ class _StepCheck:
             seen.add(seq)
             if seq == 0 or ((seq in pool.sequences or seq in self.children) and seq not in self.released):
                 raise bad_item(field, "SEQUENCE_EXISTS", f"sequence {seq} is live already or 0")
-            if not admit.again and seq <= pool.greatest_seq and seq not in pool.refused:
+            old = pool.adopted_up_to < seq <= pool.greatest_seq and seq not in pool.refused
+            if old and not admit.again:
                 raise bad_item(
                     field,
                     "STALE_SEQUENCE_ID",

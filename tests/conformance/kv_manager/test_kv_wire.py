@@ -173,6 +173,16 @@ def test_columns_must_be_equally_long(attach, refused):
         worker.stub.Step(request)
 
 
+def test_a_child_commits_nothing_of_its_own_before_it_advances(attach, refused):
+    worker = attach(num_blocks=20)
+    worker.admit(1, fresh(6, 1))
+    worker.step(forks=[(1, [2], 6)])
+    with refused("INVALID_ARGUMENT", "NOT_ADVANCED"):
+        worker.step(commits={2: (6, [50])})
+    worker.step(advances={2: 7})
+    worker.step(commits={2: (6, [50])})
+
+
 BAD_POOLS = {
     "no name": {"pool": ""},
     "long name": {"pool": "x" * 257},
