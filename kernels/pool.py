@@ -36,8 +36,3 @@ class PoolShape:
     def pool_bytes(self) -> int:
         """Bytes of the whole pool tensor, the null block included."""
         return (self.num_blocks + 1) * self.block_bytes
-
-
-def allocate_pool(shape: PoolShape, device: torch.device | str = "cpu") -> torch.Tensor:
-    """A contiguous pool tensor of `shape.dims`, zeroed (on CPU, memory is only touched when first written)."""
-    return torch.zeros(shape.dims, dtype=shape.dtype, device=device)

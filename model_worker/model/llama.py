@@ -1,34 +1,39 @@
-"""The Llama family's forward pass on the paged pool, in plain torch with fused projections."""
+"""The Llama family's forward pass on the paged pool, with fused projections."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
-from kernels import RaggedBatch, paged_attention, write_kv
+from kernels import (
+    PackedLinear,
+    RaggedBatch,
+    add_rms_norm,
+    embedding,
+    linear,
+    pack_gated_linear,
+    pack_linear,
+    paged_attention,
+    write_rotated_kv,
+)
 from model_worker.model.config import ModelConfig
-from model_worker.model.rope import inverse_frequencies, rotate, rotation_at
+from model_worker.model.rope import inverse_frequencies, rotation_at
 
 ReadTensor = Callable[[str], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaLayer:
-    """Weights of one layer; matrices are [out, in]."""
+    """Weights of one layer."""
 
     attention_norm: torch.Tensor
-    qkv: torch.Tensor
+    qkv: PackedLinear
     """[(heads + 2 * kv_heads) * head_dim, hidden]: rows of q, then k, then v."""
-    qkv_bias: torch.Tensor | None
-    attention_out: torch.Tensor
-    attention_out_bias: torch.Tensor | None
+    attention_out: PackedLinear
     ffn_norm: torch.Tensor
-    gate_up: torch.Tensor
-    """[2 * ffn, hidden]: rows of gate, then up."""
-    gate_up_bias: torch.Tensor | None
-    down: torch.Tensor
-    down_bias: torch.Tensor | None
+    gate_up: PackedLinear
+    """Gated, [ffn, hidden] each."""
+    down: PackedLinear
 
 
 class LlamaModel:
@@ -46,25 +51,32 @@ class LlamaModel:
         def load_bias(present: bool, *names: str) -> torch.Tensor | None:
             return load(*names) if present else None
 
-        self._embedding = load("model.embed_tokens.weight")
+        embedding_table = pack_linear(load("model.embed_tokens.weight"))
         self._layers = []
         for index in range(config.num_layers):
             attention, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
+            qkv = [f"{attention}.{part}_proj" for part in "qkv"]
+            gate_up = [f"{mlp}.gate_proj", f"{mlp}.up_proj"]
             layer = LlamaLayer(
                 attention_norm=load(f"model.layers.{index}.input_layernorm.weight"),
-                qkv=load(*(f"{attention}.{part}_proj.weight" for part in "qkv")),
-                qkv_bias=load_bias(config.attention_bias, *(f"{attention}.{part}_proj.bias" for part in "qkv")),
-                attention_out=load(f"{attention}.o_proj.weight"),
-                attention_out_bias=load_bias(config.attention_bias, f"{attention}.o_proj.bias"),
+                qkv=pack_linear(
+                    load(*(f"{name}.weight" for name in qkv)),
+                    load_bias(config.attention_bias, *(f"{name}.bias" for name in qkv)),
+                ),
+                attention_out=pack_linear(
+                    load(f"{attention}.o_proj.weight"), load_bias(config.attention_bias, f"{attention}.o_proj.bias")
+                ),
                 ffn_norm=load(f"model.layers.{index}.post_attention_layernorm.weight"),
-                gate_up=load(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
-                gate_up_bias=load_bias(config.mlp_bias, f"{mlp}.gate_proj.bias", f"{mlp}.up_proj.bias"),
-                down=load(f"{mlp}.down_proj.weight"),
-                down_bias=load_bias(config.mlp_bias, f"{mlp}.down_proj.bias"),
+                gate_up=pack_gated_linear(
+                    load(*(f"{name}.weight" for name in gate_up)),
+                    load_bias(config.mlp_bias, *(f"{name}.bias" for name in gate_up)),
+                ),
+                down=pack_linear(load(f"{mlp}.down_proj.weight"), load_bias(config.mlp_bias, f"{mlp}.down_proj.bias")),
             )
             self._layers.append(layer)
         self._norm = load("model.norm.weight")
-        self._output = self._embedding if config.tied_embeddings else load("lm_head.weight")
+        self._embedding = embedding_table
+        self._output = embedding_table if config.tied_embeddings else pack_linear(load("lm_head.weight"))
         self._frequencies = inverse_frequencies(config.rope, config.head_dim).to(device)
 
     @staticmethod
@@ -114,25 +126,24 @@ class LlamaModel:
         returns    float32 [rows, vocab]
         """
         config = self.config
-        tokens, heads, scale = token_ids.shape[0], config.num_heads, config.head_dim**-0.5
-        rotation = rotation_at(positions, self._frequencies, self.dtype)
-        hidden = functional.embedding(token_ids, self._embedding)
+        tokens, heads, scale, epsilon = token_ids.shape[0], config.num_heads, config.head_dim**-0.5, config.rms_eps
+        keys_end = heads + config.num_kv_heads
+        cosine, sine = rotation_at(positions, self._frequencies)
+        hidden = embedding(token_ids, self._embedding)
+        # Each product is added to the hidden state by the norm that reads it next.
+        delta: torch.Tensor | None = None
         for index, layer in enumerate(self._layers):
-            normed = self._rms_norm(hidden, layer.attention_norm)
-            qkv = functional.linear(normed, layer.qkv, layer.qkv_bias).view(tokens, -1, config.head_dim)
-            query_and_key = rotate(qkv[:, : heads + config.num_kv_heads], rotation)
-            write_kv(pool, index, query_and_key[:, heads:], qkv[:, heads + config.num_kv_heads :], slots)
-            attended = paged_attention(query_and_key[:, :heads], pool, index, batch, scale=scale)
-            hidden += functional.linear(attended.view(tokens, -1), layer.attention_out, layer.attention_out_bias)
-
-            normed = self._rms_norm(hidden, layer.ffn_norm)
-            gate, up = functional.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
-            hidden += functional.linear(functional.silu(gate).mul_(up), layer.down, layer.down_bias)
-        last = self._rms_norm(hidden.index_select(0, logits_at), self._norm)
-        return functional.linear(last, self._output).float()
-
-    def _rms_norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(hidden, weight.shape, weight, self.config.rms_eps)
+            normed = add_rms_norm(hidden, delta, layer.attention_norm, epsilon)
+            qkv = linear(normed, layer.qkv).view(tokens, -1, config.head_dim)
+            query, key, value = qkv[:, :heads], qkv[:, heads:keys_end], qkv[:, keys_end:]
+            write_rotated_kv(pool, index, query, key, value, slots, cosine, sine)
+            attended = paged_attention(query, pool, index, batch, scale=scale)
+            delta = linear(attended.view(tokens, -1), layer.attention_out)
+            normed = add_rms_norm(hidden, delta, layer.ffn_norm, epsilon)
+            delta = linear(linear(normed, layer.gate_up), layer.down)
+        assert delta is not None
+        last = add_rms_norm(hidden.index_select(0, logits_at), delta.index_select(0, logits_at), self._norm, epsilon)
+        return linear(last, self._output).float()
 
 
 def _stacked(read: ReadTensor, names: Sequence[str], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -71,22 +71,14 @@ def _llama3(rope: RopeConfig, base: torch.Tensor) -> torch.Tensor:
     return (1 - kept) * base / rope.factor + kept * base
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """One step's rotations, [tokens, 1, head_dim] each; the first half of `sine` is negated."""
+class Rotation(NamedTuple):
+    """One step's rotations, float32 [tokens, head_dim / 2] each."""
 
     cosine: torch.Tensor
     sine: torch.Tensor
 
 
-def rotation_at(positions: torch.Tensor, frequencies: torch.Tensor, dtype: torch.dtype) -> Rotation:
-    """Rotations for positions int64 [tokens], from `inverse_frequencies` on the same device; angles in float32."""
+def rotation_at(positions: torch.Tensor, frequencies: torch.Tensor) -> Rotation:
+    """Rotations for positions int64 [tokens], from `inverse_frequencies` on the same device."""
     angles = torch.outer(positions.float(), frequencies)
-    cosine, sine = angles.cos().to(dtype), angles.sin().to(dtype)
-    return Rotation(torch.cat((cosine, cosine), -1)[:, None], torch.cat((-sine, sine), -1)[:, None])
-
-
-def rotate(heads: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """Rotates [tokens, heads, head_dim]: (a, b) becomes (a cos - b sin, b cos + a sin)."""
-    swapped = heads.roll(heads.shape[-1] // 2, -1)
-    return torch.addcmul(heads * rotation.cosine, swapped, rotation.sine)
+    return Rotation(angles.cos(), angles.sin())

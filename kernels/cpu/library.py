@@ -1,0 +1,152 @@
+"""The built library by ctypes: whether it runs here, its kernels, and the arguments they take (see src/calls.h)."""
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable
+from ctypes import c_double, c_int64, c_void_p
+from typing import Any, NamedTuple
+
+import torch
+
+from kernels.cpu import build
+
+ISA_VARIABLE = "OCTAVO_CPU_ISA"
+"""Names one instruction set, to measure or test it where the processor has a better one."""
+
+TYPES = {torch.float32: 0, torch.bfloat16: 1}
+"""What the kernels compute on; in other dtypes the reference does."""
+
+HEAD_DIM_MULTIPLE = {"avx512": 16, "avx2": 8, "neon": 4}
+"""Floats in a register: attention reads head dims in whole registers."""
+MAX_HEAD_DIM = 256
+MAX_GROUP = 64
+
+_BAD_INDEX = 1
+
+
+class Attention(ctypes.Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("query", "output", "keys")),
+        *((name, c_int64) for name in ("value_offset", "block_stride", "head_stride", "num_blocks")),
+        *((name, c_int64) for name in ("query_type", "pool_type", "token_stride")),
+        *((name, c_void_p) for name in ("query_starts", "context_lengths", "block_tables")),
+        *((name, c_int64) for name in ("sequences", "table_width")),
+        *((name, c_int64) for name in ("heads", "kv_heads", "head_dim", "block_size", "window")),
+        *((name, c_double) for name in ("scale", "soft_cap")),
+        ("sinks", c_void_p),
+        ("threads", c_int64),
+    ]
+
+
+class Linear(ctypes.Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("input", "output", "panels", "bias")),
+        *((name, c_int64) for name in ("value_type", "weight_type")),
+        *((name, c_int64) for name in ("rows", "in_", "out", "panel_count", "gated", "threads")),
+    ]
+
+
+class Norm(ctypes.Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("hidden", "delta", "weight", "output")),
+        *((name, c_int64) for name in ("type", "rows", "width")),
+        ("epsilon", c_double),
+        ("threads", c_int64),
+    ]
+
+
+class Gate(ctypes.Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("gate_up", "output")),
+        *((name, c_int64) for name in ("type", "rows", "width", "threads")),
+    ]
+
+
+class Write(ctypes.Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("query", "key", "value")),
+        *((name, c_int64) for name in ("query_stride", "key_stride", "value_stride")),
+        *((name, c_void_p) for name in ("cosine", "sine", "keys")),
+        *((name, c_int64) for name in ("value_offset", "block_stride", "head_stride", "num_blocks")),
+        ("slots", c_void_p),
+        *((name, c_int64) for name in ("value_type", "pool_type")),
+        *((name, c_int64) for name in ("tokens", "heads", "kv_heads", "head_dim", "half", "block_size", "threads")),
+    ]
+
+
+class TopK(ctypes.Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("logits", "values", "indices")),
+        *((name, c_int64) for name in ("rows", "width", "k", "threads")),
+    ]
+
+
+_Kernel = ctypes.CFUNCTYPE(c_int64, c_void_p)
+
+
+class _Kernels(ctypes.Structure):
+    _fields_ = [
+        ("isa", ctypes.c_char_p),
+        *((name, _Kernel) for name in ("attention", "linear", "add_rms_norm", "silu_mul", "write", "top_k")),
+    ]
+
+
+class Kernels(NamedTuple):
+    """The kernels of one instruction set; each takes the address of its arguments, and releases the GIL meanwhile."""
+
+    isa: str
+    attention: Callable[[Any], int]
+    linear: Callable[[Any], int]
+    add_rms_norm: Callable[[Any], int]
+    silu_mul: Callable[[Any], int]
+    write: Callable[[Any], int]
+    top_k: Callable[[Any], int]
+
+
+def why_not() -> str | None:
+    """None when the kernels run here, otherwise why not and what would help."""
+    loaded = _load()
+    return loaded if isinstance(loaded, str) else None
+
+
+def kernels() -> Kernels:
+    """The kernels for this processor. RuntimeError when `why_not` has a reason."""
+    loaded = _load()
+    if isinstance(loaded, str):
+        raise RuntimeError(loaded)
+    return loaded
+
+
+def describe() -> str:
+    """The instruction set and the number of threads in use."""
+    return f"{kernels().isa} on {torch.get_num_threads()} threads"
+
+
+def refuse_bad_index(status: int, what: str) -> None:
+    """IndexError when a kernel found an index outside the pool."""
+    if status == _BAD_INDEX:
+        raise IndexError(what)
+
+
+@functools.cache
+def _load() -> Kernels | str:
+    rebuild = "`python -m kernels.cpu.build` builds it, with a C++ compiler"
+    if not build.LIBRARY.exists():
+        return f"its library was not built when octavo was installed ({rebuild})"
+    try:
+        library = ctypes.CDLL(str(build.LIBRARY))
+        library.octavo_sources.restype = ctypes.c_char_p
+        library.octavo_kernels.restype = ctypes.POINTER(_Kernels)
+        library.octavo_kernels.argtypes = [ctypes.c_char_p]
+        # A struct that differs between the two sides would be memory read wrongly, not an error.
+        if library.octavo_sources().decode() != build.sources_digest():
+            return f"its library was built from other sources than these ({rebuild})"
+    except (OSError, AttributeError) as error:
+        return f"its library does not load: {error} ({rebuild})"
+    wanted = os.environ.get(ISA_VARIABLE)
+    table = library.octavo_kernels(wanted.encode() if wanted else None)
+    if not table:
+        return f"this processor lacks {wanted or 'the instructions it is written for: AVX2 with FMA, or NEON'}"
+    found = table.contents
+    return Kernels(found.isa.decode(), *(getattr(found, name) for name in Kernels._fields[1:]))

@@ -1,0 +1,125 @@
+// Paged attention of a ragged batch: its work as a list of tasks of like size, the longest first.
+#pragma once
+
+#include "decode.h"
+#include "prefill.h"
+
+namespace OCTAVO_ISA {
+
+static thread_local Scratch task_list, partials, part_list, decode_query;
+
+struct Task {
+  int64_t sequence, kv_head;
+  int64_t first, end;  // keys of a decode part, or query tokens of a chunk
+  int64_t partial;     // index of the part's result, or -1 for a chunk
+};
+
+struct Reach {
+  int64_t low, high;  // keys that a decode token sees
+};
+
+INLINE Reach reach_of(const Attention& call, int64_t sequence) {
+  const int64_t high = call.context_lengths[sequence];
+  const int64_t low = call.window && call.window < high ? high - call.window : 0;
+  return {low, high};
+}
+
+INLINE int64_t query_length(const Attention& call, int64_t sequence) {
+  return call.query_starts[sequence + 1] - call.query_starts[sequence];
+}
+
+INLINE int64_t parts_of(Reach reach) {
+  return reach.high > reach.low ? (reach.high - 1) / PART - reach.low / PART + 1 : 0;
+}
+
+// Every block a task will look up lies in the pool.
+static bool tables_hold(const Attention& call) {
+  for (int64_t s = 0; s < call.sequences; ++s) {
+    const int64_t blocks = (call.context_lengths[s] + call.block_size - 1) / call.block_size;
+    if (blocks > call.table_width) return false;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t block = call.block_tables[s * call.table_width + b];
+      if (block < 0 || block >= call.num_blocks) return false;
+    }
+  }
+  return true;
+}
+
+static void chunk_tasks(const Attention& call, int64_t sequence, Task*& next) {
+  const int64_t tokens = query_length(call, sequence), step = tokens_per_task(call);
+  for (int64_t end = tokens; end > 0; end -= step)
+    for (int64_t head = 0; head < call.kv_heads; ++head)
+      *next++ = {sequence, head, end > step ? end - step : 0, end, -1};
+}
+
+static void part_tasks(const Attention& call, int64_t sequence, int64_t partial, Task*& next) {
+  const Reach reach = reach_of(call, sequence);
+  const int64_t parts = parts_of(reach);
+  for (int64_t head = 0; head < call.kv_heads; ++head)
+    for (int64_t p = 0; p < parts; ++p) {
+      const int64_t edge = (reach.low / PART + p) * PART;
+      *next++ = {sequence, head, edge > reach.low ? edge : reach.low,
+                 edge + PART < reach.high ? edge + PART : reach.high, partial + head * parts + p};
+    }
+}
+
+template <typename V, typename K>
+static void run_task(const Attention& call, const Task& task, Partial* parts) {
+  if (task.partial < 0) return attend_chunk<V, K>(call, task.sequence, task.kv_head, task.first, task.end);
+  const int64_t group = call.heads / call.kv_heads, dim = call.head_dim;
+  float* query = decode_query.floats(group * dim);
+  const V* from = (const V*)call.query + call.query_starts[task.sequence] * call.token_stride +
+                  task.kv_head * group * dim;
+  for (int64_t i = 0; i < group * dim; i += LANES) store(query + i, load(from + i) * (float)call.scale);
+  attend_part<K>(call, call.block_tables + task.sequence * call.table_width, task.kv_head, query, task.first, task.end,
+                 parts[task.partial]);
+}
+
+template <typename V, typename K>
+static void attention_of(const Attention& call) {
+  const int64_t group = call.heads / call.kv_heads;
+  int64_t task_count = 0, part_count = 0;
+  for (int64_t s = 0; s < call.sequences; ++s) {
+    const int64_t tokens = query_length(call, s), parts = parts_of(reach_of(call, s));
+    part_count += tokens == 1 ? parts * call.kv_heads : 0;
+    task_count += call.kv_heads * (tokens == 1 ? parts : (tokens + tokens_per_task(call) - 1) / tokens_per_task(call));
+  }
+  Task* tasks = (Task*)task_list.take((task_count + 1) * sizeof(Task));
+  Partial* parts = (Partial*)part_list.take((part_count + 1) * sizeof(Partial));
+  const int64_t stride = (call.head_dim + 2 + LANES - 1) / LANES * LANES;
+  float* sums = partials.floats(part_count * group * stride + 1);
+  for (int64_t p = 0; p < part_count; ++p) parts[p] = {sums + p * group * stride, stride};
+
+  Task* next = tasks;
+  for (int64_t s = 0; s < call.sequences; ++s)
+    if (query_length(call, s) > 1) chunk_tasks(call, s, next);
+  int64_t partial = 0;
+  for (int64_t s = 0; s < call.sequences; ++s)
+    if (query_length(call, s) == 1) {
+      part_tasks(call, s, partial, next);
+      partial += parts_of(reach_of(call, s)) * call.kv_heads;
+    }
+#pragma omp parallel num_threads(call.threads) if (call.threads > 1 && task_count > 1)
+  {
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t t = 0; t < task_count; ++t) run_task<V, K>(call, tasks[t], parts);
+  }
+  for (int64_t s = 0, first = 0; s < call.sequences; ++s) {
+    if (query_length(call, s) != 1) continue;
+    const int64_t count = parts_of(reach_of(call, s));
+    V* output = (V*)call.output + call.query_starts[s] * call.heads * call.head_dim;
+    for (int64_t head = 0; head < call.kv_heads; ++head, first += count)
+      join_parts(call, head, parts + first, count, output);
+  }
+}
+
+static int64_t attention(const Attention* call) {
+  if (!tables_hold(*call)) return BAD_INDEX;
+  if (call->query_type == FLOAT32)
+    call->pool_type == FLOAT32 ? attention_of<float, float>(*call) : attention_of<float, bf16>(*call);
+  else
+    call->pool_type == FLOAT32 ? attention_of<bf16, float>(*call) : attention_of<bf16, bf16>(*call);
+  return OK;
+}
+
+}  // namespace OCTAVO_ISA

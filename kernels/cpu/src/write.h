@@ -1,0 +1,70 @@
+// A step's K and V into their slots, K rotated on its way there, and q rotated in place: one pass over the tokens.
+#pragma once
+
+#include "rows.h"
+
+namespace OCTAVO_ISA {
+
+// Half-split rotary embedding: (a, b) = (x[i], x[half + i]) becomes (a cos - b sin, b cos + a sin).
+template <typename V, typename K>
+static void rotate(const V* from, K* to, int64_t half, const float* cosine, const float* sine) {
+  int64_t i = 0;
+  for (; i + LANES <= half; i += LANES) {
+    F a = load(from + i), b = load(from + half + i), c = load(cosine + i), s = load(sine + i);
+    store(to + i, a * c - b * s);
+    store(to + half + i, b * c + a * s);
+  }
+  for (; i < half; ++i) {
+    const float a = widen(from[i]), b = widen(from[half + i]);
+    narrow(to + i, a * cosine[i] - b * sine[i]);
+    narrow(to + half + i, b * cosine[i] + a * sine[i]);
+  }
+}
+
+INLINE void copy_row(const float* from, float* to, int64_t dim) { memcpy(to, from, dim * sizeof *to); }
+INLINE void copy_row(const bf16* from, bf16* to, int64_t dim) { memcpy(to, from, dim * sizeof *to); }
+
+template <typename V, typename K>
+INLINE void copy_row(const V* from, K* to, int64_t dim) {
+  int64_t d = 0;
+  for (; d + LANES <= dim; d += LANES) store(to + d, load(from + d));
+  for (; d < dim; ++d) narrow(to + d, widen(from[d]));
+}
+
+template <typename V, typename K>
+static void write_token(const Write& call, int64_t token) {
+  const int64_t dim = call.head_dim, half = call.cosine ? call.half : 0;
+  const float *cosine = call.cosine + token * half, *sine = call.sine + token * half;
+  V* query = (V*)call.query + token * call.query_stride;
+  for (int64_t h = 0; half && h < call.heads; ++h) rotate(query + h * dim, query + h * dim, half, cosine, sine);
+
+  const V* key = (const V*)call.key + token * call.key_stride;
+  const V* value = (const V*)call.value + token * call.value_stride;
+  const int64_t slot = call.slots[token];
+  K* place = (K*)call.keys + slot / call.block_size * call.block_stride + slot % call.block_size * dim;
+  for (int64_t h = 0; h < call.kv_heads; ++h, place += call.head_stride) {
+    rotate(key + h * dim, place, half, cosine, sine);
+    copy_row(key + h * dim + 2 * half, place + 2 * half, dim - 2 * half);
+    copy_row(value + h * dim, place + call.value_offset, dim);
+  }
+}
+
+template <typename V, typename K>
+static void write_of(const Write& call) {
+  const int64_t elements = call.tokens * (call.heads + 2 * call.kv_heads) * call.head_dim;
+  const int64_t threads = useful_threads(call.threads, elements);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+  for (int64_t t = 0; t < call.tokens; ++t) write_token<V, K>(call, t);
+}
+
+static int64_t write(const Write* call) {
+  for (int64_t t = 0; t < call->tokens; ++t)
+    if (call->slots[t] < 0 || call->slots[t] >= call->num_blocks * call->block_size) return BAD_INDEX;
+  if (call->value_type == FLOAT32)
+    call->pool_type == FLOAT32 ? write_of<float, float>(*call) : write_of<float, bf16>(*call);
+  else
+    call->pool_type == FLOAT32 ? write_of<bf16, float>(*call) : write_of<bf16, bf16>(*call);
+  return OK;
+}
+
+}  // namespace OCTAVO_ISA

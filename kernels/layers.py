@@ -1,0 +1,78 @@
+"""Operations around attention: norms, gates, products with weights, and choosing the largest logits."""
+
+import torch
+
+from kernels.backend import operation
+from kernels.packed import PackedLinear
+
+
+def add_rms_norm(
+    hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, epsilon: float
+) -> torch.Tensor:
+    """Adds `delta` to `hidden` in place, if given, and returns `hidden / sqrt(mean(hidden^2) + epsilon) * weight`.
+
+    hidden, delta  [tokens, width], contiguous; weight [width]; all of one dtype
+    """
+    normed: torch.Tensor = operation("add_rms_norm", hidden.device.type)(hidden, delta, weight, epsilon)
+    return normed
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up, [tokens, width], of gate and up side by side, [tokens, 2 * width] contiguous."""
+    product: torch.Tensor = operation("silu_mul", gate_up.device.type)(gate_up)
+    return product
+
+
+def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
+    """Makes the weights of `x @ weight.T + bias` ready for `linear`. They may be copied: drop `weight` afterwards.
+
+    weight  [out, in], bias [out]
+    """
+    packed: PackedLinear = operation("pack_linear", weight.device.type)(weight, bias)
+    return packed
+
+
+def pack_gated_linear(gate_up: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
+    """Makes the weights of `silu(x @ gate.T + b) * (x @ up.T + c)` ready for `linear`.
+
+    gate_up  [2 * out, in]: rows of gate, then up; bias [2 * out] likewise
+    """
+    packed: PackedLinear = operation("pack_gated_linear", gate_up.device.type)(gate_up, bias)
+    return packed
+
+
+def linear(values: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+    """The product with packed weights: [tokens, in] becomes [tokens, out], in the dtype of `values`.
+
+    ValueError when the widths differ.
+    """
+    if values.shape[-1] != packed.in_features:
+        raise ValueError(f"values of width {values.shape[-1]} for weights of {packed.in_features} inputs")
+    product: torch.Tensor = operation("linear", values.device.type)(values, packed)
+    return product
+
+
+def embedding(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+    """Rows of packed weights, [tokens, in], by int64 [tokens]: a tied output layer need not be kept twice.
+
+    IndexError on CPU when an id is no row.
+    """
+    rows: torch.Tensor = operation("embedding", token_ids.device.type)(token_ids, packed)
+    return rows
+
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """int64 [rows]: the index of the largest of each row of float32 [rows, width], the first one among equals."""
+    chosen: torch.Tensor = operation("argmax", logits.device.type)(logits)
+    return chosen
+
+
+def top_k(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k largest of each row of float32 [rows, width] and their indices, [rows, k] each.
+
+    Largest first, equal ones in the order of their indices. ValueError unless 1 <= k <= width.
+    """
+    if not 1 <= k <= logits.shape[-1]:
+        raise ValueError(f"k must lie in 1..{logits.shape[-1]}, got {k}")
+    best: tuple[torch.Tensor, torch.Tensor] = operation("top_k", logits.device.type)(logits, k)
+    return best

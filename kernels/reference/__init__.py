@@ -1,0 +1,25 @@
+"""The plain torch implementation of every operation: on any device, in any dtype, the oracle of all others."""
+
+from kernels.reference.attention import paged_attention
+from kernels.reference.copies import copy_blocks
+from kernels.reference.layers import add_rms_norm, embedding, linear, pack_gated_linear, pack_linear, silu_mul
+from kernels.reference.memory import allocate_pool
+from kernels.reference.selection import argmax, top_k
+from kernels.reference.write import write_kv, write_rotated_kv, zero_blocks
+
+__all__ = [
+    "add_rms_norm",
+    "allocate_pool",
+    "argmax",
+    "copy_blocks",
+    "embedding",
+    "linear",
+    "pack_gated_linear",
+    "pack_linear",
+    "paged_attention",
+    "silu_mul",
+    "top_k",
+    "write_kv",
+    "write_rotated_kv",
+    "zero_blocks",
+]
