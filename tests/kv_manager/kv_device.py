@@ -51,8 +51,8 @@ class DeviceStep:
 class Device:
     """Blocks of slots, host blocks, and steps in flight.
 
-    A slot is written twice only above what is committed (I4): by the same owner after a rejected draft, by another after
-    a fork behind the parent's last write.
+    A slot is written twice only above what is committed (I4): by the same owner after a rejected draft, by another
+    after a fork behind the parent's last write.
     """
 
     num_blocks: int

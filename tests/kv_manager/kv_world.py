@@ -1,7 +1,7 @@
 """A worker in small, on a device that knows what it holds, driving a manager through random lives.
 
-It follows section 3 of the design as a real worker must: steps one ahead, commits once per full block, advances at block
-edges and at first writes after a fork, everything granted is run, groups sit out and come back together.
+It follows section 3 of the design as a real worker must: steps one ahead, commits once per full block, advances at
+block edges and at first writes after a fork, everything granted is run, groups sit out and come back together.
 """
 
 import random
