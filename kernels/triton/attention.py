@@ -1,0 +1,127 @@
+"""Paged attention by Triton: the launcher."""
+
+import math
+
+import torch
+
+from kernels.checks import FP8, check_attention
+from kernels.ragged import RaggedBatch
+from kernels.triton.attention_kernels import combine_splits_kernel, paged_attention_kernel
+from kernels.triton.attention_plan import Heads, Work, plan_attention
+from kernels.triton.device import check_format
+from kernels.triton.tiles import power_of_two
+
+COMBINED_AT_ONCE = 16
+
+
+def paged_attention(
+    query: torch.Tensor,
+    pool: torch.Tensor,
+    layer: int,
+    batch: RaggedBatch,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    kv_scales: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Causal attention of a step's tokens over the keys in their sequences' block tables, decode and chunks alike.
+
+    query      [tokens, heads, head_dim] by strides, last dimension contiguous; fp32, fp16 or bf16
+    pool       [num_blocks + 1, num_layers, 2, kv_heads, block_size, head_dim] by strides, last dimension contiguous; in
+               the query's dtype, or fp8, or fp16 or bf16 under fp32 queries
+    sinks      float32 [heads], a logit per head that takes its share of the softmax and has no value
+    kv_scales  float32 [2, kv_heads], with an fp8 pool: K is what is stored times kv_scales[0], V times kv_scales[1]
+    returns    [tokens, heads, head_dim]
+
+    Scores, window, soft cap and slots not seen are as in `kernels.paged_attention`. A sequence whose context length on
+    the device is 0 (a padding row of a captured graph) gets zeros. The number of splits is taken from the batch's host
+    lengths; longer contexts on the device are served right, only less evenly. With
+    `torch.use_deterministic_algorithms(True)` the length of a split is constant, and a decoded token's output has the
+    same bits in whatever batch it is computed.
+
+    Raises ValueError when heads are no multiple of kv_heads, shapes or dtypes disagree, a table is too short, or window
+    or soft_cap is not positive; RuntimeError when the device cannot convert the pool's format.
+    """
+    check_attention(query, pool, batch, window, soft_cap, sinks, kv_scales)
+    check_format(pool.dtype)
+    if query.stride(2) != 1 or pool.stride(5) != 1:
+        raise ValueError("the last dimension of queries and of the pool must be contiguous")
+    _, num_heads, head_dim = query.shape
+    kv_heads, block_size = pool.shape[3], pool.shape[4]
+    heads = Heads(kv_heads, num_heads // kv_heads, head_dim)
+    scales = kv_scales if pool.dtype in FP8 else None
+    plan = plan_attention(batch, heads, window, query.dtype, pool.dtype)
+    output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    keys, values = pool[:, layer, 0], pool[:, layer, 1]
+    score_scale = scale * math.log2(math.e) if soft_cap is None else scale
+    for work in (plan.short, plan.long):
+        if work is None:
+            continue
+        paged_attention_kernel[work.num_items * kv_heads, work.num_splits](
+            output,
+            work.partial,
+            work.partial_lse,
+            query,
+            keys,
+            values,
+            batch.block_tables,
+            batch.query_starts,
+            batch.context_lengths,
+            work.items,
+            scales,
+            sinks,
+            score_scale,
+            soft_cap,
+            window,
+            work.split_tiles,
+            kv_heads,
+            query.stride(0),
+            query.stride(1),
+            batch.block_tables.stride(0),
+            keys.stride(0),
+            keys.stride(1),
+            keys.stride(2),
+            GROUP=heads.group,
+            HEAD_DIM=head_dim,
+            DIM_TILE=heads.dim_tile,
+            BLOCK_SIZE=block_size,
+            ROWS=work.tiles.rows,
+            KEYS=work.tiles.keys,
+            SPLIT=work.num_splits > 1,
+            UNMASKED_TILES=work is plan.long and window is None and query.dtype != torch.float32,
+            PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
+            num_warps=work.tiles.warps,
+            num_stages=work.tiles.stages,
+        )
+        if work.num_splits > 1:
+            _combine(output, work, batch, heads, scales, sinks)
+    return output
+
+
+def _combine(
+    output: torch.Tensor,
+    work: Work,
+    batch: RaggedBatch,
+    heads: Heads,
+    kv_scales: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+) -> None:
+    combine_splits_kernel[work.num_items * heads.kv_heads, work.most_rows](
+        output,
+        work.partial,
+        work.partial_lse,
+        batch.query_starts,
+        work.items,
+        kv_scales,
+        sinks,
+        work.num_splits,
+        heads.kv_heads,
+        GROUP=heads.group,
+        HEAD_DIM=heads.dim,
+        DIM_TILE=heads.dim_tile,
+        ROWS=work.tiles.rows,
+        SPLITS=min(power_of_two(work.num_splits), COMBINED_AT_ONCE),
+        num_warps=2,
+    )
