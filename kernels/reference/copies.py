@@ -12,7 +12,7 @@ def copy_blocks(pool: torch.Tensor, sources: Sequence[int], destinations: Sequen
     check_copies(sources, destinations, pool.shape[0])
     if pool.device.type == "cpu":
         for run in runs(sources, destinations):
-            pool[run.destination : run.destination + run.count].copy_(pool[run.source : run.source + run.count])
+            pool[run.destination : run.destination + run.length].copy_(pool[run.source : run.source + run.length])
     elif sources:  # one launch for all, whatever a temporary copy costs
         source_ids = torch.tensor(sources, device=pool.device)
         pool.index_copy_(0, torch.tensor(destinations, device=pool.device), pool.index_select(0, source_ids))
