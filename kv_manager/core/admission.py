@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kv_manager.core import quotas
 from kv_manager.core.block_pool import NULL_BLOCK
+from kv_manager.core.capacity import MAX_TOLD
 from kv_manager.core.hits import Hits, prompt_hits
 from kv_manager.core.prefix import TOKEN_BYTES, Root, chain
 from kv_manager.core.resumption import resume
@@ -146,9 +147,9 @@ def never_fits(pool: "Pool", prompt: Prompt) -> Never | None:
 
 def _never(pool: "Pool", quota: quotas.Quota | None, held: int) -> Never | None:
     if held > pool.blocks.num_blocks:
-        return Never(held, pool.blocks.num_blocks, steps_pb2.REJECTED_REASON_POOL)
+        return Never(min(held, MAX_TOLD), pool.blocks.num_blocks, steps_pb2.REJECTED_REASON_POOL)
     if quota is not None and held > quota.hard:
-        return Never(held, quota.hard, steps_pb2.REJECTED_REASON_TENANT_LIMIT)
+        return Never(min(held, MAX_TOLD), quota.hard, steps_pb2.REJECTED_REASON_TENANT_LIMIT)
     return None
 
 

@@ -11,6 +11,9 @@ from octavo.kv.v1 import steps_pb2
 if TYPE_CHECKING:
     from kv_manager.core.pool import Pool
 
+MAX_TOLD = (1 << 32) - 1
+"""The largest count a message holds: what is needed for lengths near 2**32 is told as this many."""
+
 
 def find_blocks(pool: "Pool", work: StepWork, group: list[Sequence], need: Callable[[], int]) -> bool:
     """Make ``need()`` blocks available for the members of a group that ask, all or none.
@@ -51,6 +54,7 @@ def reject(
     pool: "Pool", work: StepWork, sequence: Sequence, needed: int, available: int, reason: steps_pb2.RejectedReason
 ) -> None:
     """Release the whole group of a sequence that can never go on."""
+    needed = min(needed, MAX_TOLD)
     for member in pool.members(sequence.group):
         work.response.rejected.add(seq=member.id, needed=needed, available=available, reason=reason)
         pool.discard(member, work)

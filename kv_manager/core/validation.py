@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 MAX_NAME_BYTES = 256
 MAX_BLOCK_SIZE = 65_536
+MAX_FIRST_STEP = 1 << 62
+"""Fences are kept as signed 64-bit steps; from here on no pool lives long enough to reach their end."""
 
 
 def validate_spec(spec: attach_pb2.PoolSpec, max_blocks: int) -> None:
@@ -29,6 +31,8 @@ def validate_spec(spec: attach_pb2.PoolSpec, max_blocks: int) -> None:
         raise invalid_argument("pool.num_blocks", f"is {spec.num_blocks}, must be 1 to {max_blocks}")
     if not 1 <= spec.block_size <= MAX_BLOCK_SIZE:
         raise invalid_argument("pool.block_size", f"is {spec.block_size}, must be 1 to {MAX_BLOCK_SIZE}")
+    if spec.step > MAX_FIRST_STEP:
+        raise invalid_argument("pool.step", f"is {spec.step}, must be at most {MAX_FIRST_STEP}")
     if spec.watermark_blocks >= spec.num_blocks:
         raise invalid_argument("pool.watermark_blocks", f"is {spec.watermark_blocks} of {spec.num_blocks} blocks")
     if spec.reuse_regime == common_pb2.REUSE_REGIME_UNSPECIFIED:
