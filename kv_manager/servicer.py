@@ -1,5 +1,6 @@
 """The thin gRPC skin: one method per call, streams and leases; everything else is the core's."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,7 +11,7 @@ from kv_manager.core.errors import bad_item
 from kv_manager.core.lease import Lease
 from kv_manager.core.manager import Manager
 from kv_manager.metrics import StepTimes
-from octavo.kv.v1 import attach_pb2, inspect_pb2, kv_manager_pb2, kv_manager_pb2_grpc, lookup_pb2, steps_pb2
+from octavo.kv.v1 import attach_pb2, inspect_pb2, kv_manager_pb2, kv_manager_pb2_grpc, lookup_pb2, steps_pb2, watch_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -94,9 +95,19 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
     ) -> inspect_pb2.CheckIntegrityResponse:
         return self._manager.check_integrity(request)
 
-    async def Watch(self, request: Any, context: Context) -> AsyncIterator[Any]:
-        raise self._manager.watch_not_served()
-        yield  # an async generator, as the interceptor expects of a response stream
+    async def Watch(self, request: watch_pb2.WatchRequest, context: Context) -> AsyncIterator[watch_pb2.WatchResponse]:
+        changed = asyncio.Event()
+        watch = self._manager.watch(request, changed.set)
+        try:
+            while True:
+                changed.clear()
+                for response in watch.poll():
+                    yield response
+                if watch.ended:
+                    return
+                await changed.wait()
+        finally:
+            watch.close()
 
     async def ResetPrefixCache(
         self, request: kv_manager_pb2.ResetPrefixCacheRequest, context: Context

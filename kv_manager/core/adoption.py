@@ -9,6 +9,7 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
 from kv_manager.core.admission import root_of
+from kv_manager.core.block_pool import NULL_BLOCK
 from kv_manager.core.errors import bad_item
 from kv_manager.core.host_tier import NO_HOST_BLOCK
 from kv_manager.core.pool import Pool
@@ -71,14 +72,20 @@ def _validate(pool: Pool, field: str, live: attach_pb2.LiveSequence) -> None:
             "OUT_OF_RANGE",
             f"is {live.computed_tokens} of {known} known ids in a table of {capacity} slots",
         )
-    for index, block in enumerate(live.table):
-        slid = block == 0 and pool.window is not None and not any(live.table[:index])
-        if not slid and not 1 <= block <= pool.blocks.num_blocks:
-            raise bad_item(f"{field}.table[{index}]", "OUT_OF_RANGE", f"block {block} is not in the pool")
+    _validate_table(f"{field}.table", live.table, NULL_BLOCK, range(1, pool.blocks.num_blocks + 1), pool.window)
     if pool.host.num_blocks:
-        for index, block in enumerate(live.host_table):
-            if block != NO_HOST_ENTRY and block >= pool.host.num_blocks:
-                raise bad_item(f"{field}.host_table[{index}]", "OUT_OF_RANGE", f"block {block} is not in the host tier")
+        _validate_table(f"{field}.host_table", live.host_table, NO_HOST_ENTRY, range(pool.host.num_blocks), pool.window)
+
+
+def _validate_table(field: str, table: Rows[int], null: int, blocks: range, window: int | None) -> None:
+    """Every entry names a block, but for those that slid out of a window, which are the first ones."""
+    may_be_null = window is not None
+    for index, block in enumerate(table):
+        if may_be_null and block == null:
+            continue
+        may_be_null = False
+        if block not in blocks:
+            raise bad_item(f"{field}[{index}]", "OUT_OF_RANGE", f"is {block}, must be {blocks[0]} to {blocks[-1]}")
 
 
 def _sequence(pool: Pool, live: attach_pb2.LiveSequence) -> Sequence:

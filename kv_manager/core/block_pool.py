@@ -14,6 +14,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterator
 
+from kv_manager.core.journal import Journal
 from kv_manager.core.prefix_index import PrefixIndex
 
 NULL_BLOCK = 0
@@ -33,6 +34,7 @@ class BlockPool:
         fence: the step that must have completed before the block may be granted; also kept while it is referenced,
             since it counts again when the last reference goes.
         swap_sources: blocks that a swap-out under way reads, with its step.
+        journal: hears what happens to blocks and digests while somebody watches, else None.
         unconfirmed: blocks whose digest was made visible by a step that has not completed, and that step.
     """
 
@@ -52,6 +54,7 @@ class BlockPool:
         "fence",
         "granted_blocks",
         "index",
+        "journal",
         "num_blocks",
         "ref_count",
         "swap_sources",
@@ -67,7 +70,8 @@ class BlockPool:
         self.digest: list[bytes | None] = [None] * (num_blocks + 1)
         self.index = PrefixIndex()
         self.unconfirmed: dict[int, int] = {}
-        self._published: deque[tuple[int, list[int]]] = deque()
+        self._published: deque[tuple[int, list[tuple[int, bytes]]]] = deque()
+        self.journal: Journal | None = None
         self.swap_sources: dict[int, int] = {}
         self.completed_step = 0
         self.granted_blocks = 0
@@ -133,11 +137,15 @@ class BlockPool:
             self.evicted_blocks += 1
         self.ref_count[block] = 1
         self.granted_blocks += 1
+        if self.journal is not None:
+            self.journal.blocks.add(block)
         return block
 
     def share(self, block: int) -> None:
         """One more table names a referenced block."""
         self.ref_count[block] += 1
+        if self.journal is not None:
+            self.journal.blocks.add(block)
 
     def hit(self, block: int) -> None:
         """A table names an indexed block, whatever its state."""
@@ -148,6 +156,8 @@ class BlockPool:
             else:
                 self._unlink(block)
         self.ref_count[block] = count + 1
+        if self.journal is not None:
+            self.journal.blocks.add(block)
 
     def drop(self, block: int, fence: int) -> None:
         """One table names ``block`` no longer; without a reference left it may be granted once ``fence`` has completed.
@@ -157,6 +167,8 @@ class BlockPool:
         """
         count = self.ref_count[block] - 1
         self.ref_count[block] = count
+        if self.journal is not None:
+            self.journal.blocks.add(block)
         if count:
             return
         fence = max(fence, self.fence[block])
@@ -190,15 +202,21 @@ class BlockPool:
 
     # --- digests
 
-    def publish(self, block: int, digest: bytes, step: int) -> None:
-        """``step`` fills ``block``: its digest can be hit from now on. A block that has a digest keeps it."""
+    def publish(self, block: int, digest: bytes, step: int, parent: bytes) -> None:
+        """``step`` fills ``block``: its digest can be hit from now on. A block that has a digest keeps it.
+
+        Args:
+            parent: the digest before it in its chain, told to whoever watches.
+        """
         if self.digest[block] is None:
             self.digest[block] = digest
             self.index.add(digest, block)
             self.unconfirmed[block] = step
             if not self._published or self._published[-1][0] != step:
                 self._published.append((step, []))
-            self._published[-1][1].append(block)
+            self._published[-1][1].append((block, parent))
+            if self.journal is not None:
+                self.journal.blocks.add(block)
 
     def first_holder(self, digest: bytes) -> int:
         """The block a hit on ``digest`` takes, 0 for none."""
@@ -221,12 +239,16 @@ class BlockPool:
 
     def clear_digests(self) -> int:
         """Forget every digest and return how many blocks had one. Nothing may be referenced or fenced."""
-        cleared = self._cached
-        for block in list(self._ring()):
+        cleared = list(self._ring())
+        journal, self.journal = self.journal, None  # one event instead of one per digest
+        for block in cleared:
             self._unlink(block)
             self._forget(block)
             self._push(block)
-        return cleared
+        self.journal = journal
+        if journal is not None:
+            journal.cleared(cleared)
+        return len(cleared)
 
     # --- steps
 
@@ -238,14 +260,23 @@ class BlockPool:
                 for block in self._buckets.pop(fence):
                     self._fenced -= 1
                     self._give_back(block)
+                    if self.journal is not None:
+                        self.journal.blocks.add(block)
         published, unconfirmed = self._published, self.unconfirmed
         while published and published[0][0] <= step:
             filled_by, filled = published.popleft()
-            for block in filled:
+            for block, parent in filled:
                 if unconfirmed.get(block) == filled_by:
-                    del unconfirmed[block]
+                    self._confirm(block, parent)
         if self.swap_sources:
             self.swap_sources = {block: started for block, started in self.swap_sources.items() if started > step}
+
+    def _confirm(self, block: int, parent: bytes) -> None:
+        """The step that filled ``block`` has completed: its digest is there for everyone."""
+        digest = self.digest[block]
+        if self.journal is not None and digest is not None and not self.first_confirmed_holder(digest):
+            self.journal.stored(parent, digest)
+        del self.unconfirmed[block]
 
     # --- for checks and views
 
@@ -318,4 +349,8 @@ class BlockPool:
         if digest is not None:
             self.digest[block] = None
             self.index.remove(digest, block)
-            self.unconfirmed.pop(block, None)
+            known_to_all = self.unconfirmed.pop(block, None) is None
+            if self.journal is not None:
+                self.journal.blocks.add(block)
+                if known_to_all and not self.first_confirmed_holder(digest):
+                    self.journal.removed(digest)

@@ -2,7 +2,6 @@
 
 import grpc
 
-from octavo.kv.v1 import inspect_pb2
 from service.errors import ServiceError, invalid_argument
 
 
@@ -68,15 +67,4 @@ def cache_in_use(live_sequences: int) -> ServiceError:
         f"the cache is in use by {live_sequences} live sequences or by steps in flight",
         reason="CACHE_IN_USE",
         metadata={"live_sequences": str(live_sequences)},
-    )
-
-
-def not_served(capability: inspect_pb2.Capability, field: str) -> ServiceError:
-    """UNIMPLEMENTED: ``field`` needs a capability this manager lacks; nothing was changed."""
-    name = inspect_pb2.Capability.Name(capability)
-    return ServiceError(
-        grpc.StatusCode.UNIMPLEMENTED,
-        f"{field} needs {name}, which this manager does not serve",
-        reason=name,
-        metadata={"field": field},
     )

@@ -1,6 +1,6 @@
 """The manager: pools by name, and every call of the service as a method, message in, message out."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kv_manager.core import admission, integrity, quotas, views
@@ -8,18 +8,19 @@ from kv_manager.core.adoption import NO_HOST_ENTRY, adopt
 from kv_manager.core.errors import (
     bad_item,
     cache_in_use,
-    not_served,
     pool_not_found,
     sequence_not_found,
     stale_epoch,
 )
 from kv_manager.core.host_tier import NO_HOST_BLOCK
+from kv_manager.core.journal import KINDS
 from kv_manager.core.lease import Lease
 from kv_manager.core.pool import Pool
 from kv_manager.core.validation import validate_spec, validate_tokens
-from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2, lookup_pb2, steps_pb2
+from kv_manager.core.watching import Watch, record_changes
+from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2, lookup_pb2, steps_pb2, watch_pb2
 from service.channels import MAX_MESSAGE_BYTES
-from service.errors import ServiceError, invalid_argument
+from service.errors import invalid_argument
 
 VERSION = "0.1.0"
 MAX_INSPECTED_BLOCKS = 65_536
@@ -37,6 +38,7 @@ CAPABILITIES = (
     inspect_pb2.CAPABILITY_WINDOWS,
     inspect_pb2.CAPABILITY_TENANT_LIMITS,
     inspect_pb2.CAPABILITY_ADOPTION,
+    inspect_pb2.CAPABILITY_WATCH,
     inspect_pb2.CAPABILITY_DRAIN,
     inspect_pb2.CAPABILITY_RESET,
 )
@@ -88,6 +90,8 @@ class Manager:
         pool = Pool.create(self.manager_id, spec, self._next_epoch)
         adoption = adopt(pool, snapshot)
         self._next_epoch += 1
+        if spec.pool in self._tenures:
+            self._drop(spec.pool, "another Attach has taken its place")
         self._tenures[spec.pool] = Tenure(pool, Lease.fresh(self.lease_ms))
         return attach_pb2.AttachResponse(
             header=pool.header(),
@@ -113,7 +117,7 @@ class Manager:
     def detach(self, request: attach_pb2.DetachRequest) -> attach_pb2.DetachResponse:
         """Give a pool up at once."""
         pool = self._tenure(request.pool, request.epoch).pool
-        del self._tenures[request.pool]
+        self._drop(request.pool, "its worker gave it up")
         return attach_pb2.DetachResponse(header=pool.header(), dropped_sequences=len(pool.sequences))
 
     def lease(self, pool: str, epoch: int) -> Lease:
@@ -134,7 +138,7 @@ class Manager:
         tenure = self._tenures.get(pool)
         if tenure is None or tenure.pool.epoch != epoch or not tenure.lease.over:
             return False
-        del self._tenures[pool]
+        self._drop(pool, "its worker's stream is broken and its lease is over")
         return True
 
     # --- steps
@@ -199,10 +203,6 @@ class Manager:
 
     # --- looking inside
 
-    def watch_not_served(self) -> ServiceError:
-        """The answer to Watch until it is served."""
-        return not_served(inspect_pb2.CAPABILITY_WATCH, "Watch")
-
     def list_pools(self) -> inspect_pb2.ListPoolsResponse:
         """All pools by name."""
         pools = [self._summary(tenure) for _, tenure in sorted(self._tenures.items())]
@@ -248,6 +248,19 @@ class Manager:
             state_digest=integrity.state_digest(pool),
         )
 
+    def watch(self, request: watch_pb2.WatchRequest, notify: Callable[[], None]) -> Watch:
+        """Watch a pool's events; the caller polls when notified, and closes."""
+        pool = self._pool(request.pool)
+        kinds = frozenset(request.kinds) or frozenset((watch_pb2.EVENT_KIND_CACHE,))
+        if not kinds <= frozenset(KINDS):
+            raise bad_item("kinds", "UNSPECIFIED", f"must be cache, blocks, tables or sequences, not {sorted(kinds)}")
+        known = (
+            request.HasField("after")
+            and request.after.manager_id == self.manager_id
+            and request.after.epoch == pool.epoch
+        )
+        return Watch(pool, kinds, request.after.sequence if known else None, notify)
+
     # --- operators
 
     def reset_prefix_cache(
@@ -257,7 +270,10 @@ class Manager:
         pool = self._pool(request.pool)
         if pool.sequences or pool.blocks.fenced_blocks:
             raise cache_in_use(len(pool.sequences))
-        return kv_manager_pb2.ResetPrefixCacheResponse(header=pool.header(), cleared_blocks=pool.blocks.clear_digests())
+        cleared = pool.blocks.clear_digests()
+        if pool.journal is not None:
+            record_changes(pool, pool.journal)
+        return kv_manager_pb2.ResetPrefixCacheResponse(header=pool.header(), cleared_blocks=cleared)
 
     def drain(self, request: kv_manager_pb2.DrainRequest) -> kv_manager_pb2.DrainResponse:
         """Admit nobody new any more; what runs goes on to its end."""
@@ -278,6 +294,11 @@ class Manager:
         if epoch is not None and epoch != tenure.pool.epoch:
             raise stale_epoch(name, epoch, tenure.pool.epoch)
         return tenure
+
+    def _drop(self, name: str, reason: str) -> None:
+        pool = self._tenures.pop(name).pool
+        if pool.journal is not None:
+            pool.journal.drop(reason)
 
     def _pool(self, name: str) -> Pool:
         return self._tenure(name).pool

@@ -8,11 +8,13 @@ from kv_manager.core import admission, forks, growth, room
 from kv_manager.core.block_pool import BlockPool
 from kv_manager.core.errors import step_conflict, wrong_step
 from kv_manager.core.host_tier import HostTier
+from kv_manager.core.journal import Journal
 from kv_manager.core.prefix import TOKEN_BYTES
 from kv_manager.core.quotas import Quota
 from kv_manager.core.sequence import Sequence
 from kv_manager.core.step_work import StepWork
 from kv_manager.core.validation import validate_step
+from kv_manager.core.watching import Before, record_step
 from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
 
 REMEMBERED_PREEMPTIONS = 64
@@ -106,6 +108,17 @@ class Pool:
     def name(self) -> str:
         return self.spec.pool
 
+    @property
+    def journal(self) -> Journal | None:
+        """What happens, for whoever watches; None until somebody does."""
+        return self.blocks.journal
+
+    def watch(self) -> Journal:
+        """The journal, begun now if nobody has watched yet."""
+        if self.blocks.journal is None:
+            self.blocks.journal = Journal()
+        return self.blocks.journal
+
     def header(self) -> common_pb2.ResponseHeader:
         """Who answers, and where in the pool's history."""
         return common_pb2.ResponseHeader(
@@ -124,6 +137,7 @@ class Pool:
         if request.step != self.step + 1:
             return self._replay(request.step, data)
         validate_step(self, request)
+        before = Before.of(self) if self.journal is not None else None
         work = self._begin(request)
         if request.HasField("commits"):
             self._commit(work)
@@ -138,6 +152,8 @@ class Pool:
         if request.HasField("advances"):
             room.serve(self, work)
         self.fill_stats(work.response.stats)
+        if self.journal is not None and before is not None:
+            record_step(self, self.journal, work, before)
         self._last_request, self._last_response = data, work.response
         return work.response
 
@@ -243,9 +259,12 @@ class Pool:
             return
         digests = sequence.chain_to(full, self.block_size)
         publish, table = self.blocks.publish, sequence.table
+        parent = digests[first - 1] if first else sequence.root_digest
         for index in range(first, full):
+            digest = digests[index]
             if block := table[index]:
-                publish(block, digests[index], step)
+                publish(block, digest, step, parent)
+            parent = digest
         sequence.indexed = full
 
     def is_shared(self, block: int, leaving: int = 0) -> bool:

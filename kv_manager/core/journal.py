@@ -1,0 +1,186 @@
+"""The journal of a pool: what happened, in order, for whoever watches (design 3.6).
+
+Nothing is recorded until somebody watches, and then only the kinds watched. Every kind is counted on its own, and a
+watcher's numbers are the sum over its kinds: they grow by exactly one per event it hears, so it can see a gap itself.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from octavo.kv.v1 import common_pb2, watch_pb2
+
+KINDS = (
+    watch_pb2.EVENT_KIND_CACHE,
+    watch_pb2.EVENT_KIND_BLOCKS,
+    watch_pb2.EVENT_KIND_TABLES,
+    watch_pb2.EVENT_KIND_SEQUENCES,
+)
+
+REMEMBERED_EVENTS = 16_384
+"""Events kept for watchers that come back or read slowly; who asks for older ones gets a snapshot instead."""
+
+
+class Entry(NamedTuple):
+    """An event, not numbered yet: its number is each watcher's own."""
+
+    kind: int
+    response: watch_pb2.WatchResponse
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """Somebody who watches.
+
+    Attributes:
+        position: how many entries were recorded when it last read; None while it needs a snapshot.
+        sequence: the number of the last event it was told.
+    """
+
+    kinds: frozenset[int]
+    notify: Callable[[], None]
+    position: int | None = None
+    sequence: int = 0
+
+
+@dataclass(slots=True)
+class Journal:
+    """Events of one pool.
+
+    Attributes:
+        blocks: blocks touched since the last step was recorded, when somebody watches blocks.
+        dropped: why the pool is gone; None while it lives.
+    """
+
+    blocks: set[int] = field(default_factory=set)
+    dropped: str | None = None
+    _entries: deque[Entry] = field(default_factory=deque)
+    _recorded: int = 0
+    _counts: dict[int, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    _active: set[int] = field(default_factory=set)
+    _watchers: list[Watcher] = field(default_factory=list)
+    _fresh: list[Entry] = field(default_factory=list)
+
+    def records(self, kind: int) -> bool:
+        """Whether events of ``kind`` are recorded at present."""
+        return kind in self._active
+
+    # --- recording
+
+    def stored(self, parent: bytes, digest: bytes) -> None:
+        """Everyone can hit ``digest`` from now on. Consecutive digests of a chain make one event."""
+        if self._fresh:
+            kind, last = self._fresh[-1]
+            if kind == watch_pb2.EVENT_KIND_CACHE and last.stored.digests and last.stored.digests[-1] == parent:
+                last.stored.digests.append(digest)
+                return
+        self.add(
+            watch_pb2.EVENT_KIND_CACHE,
+            watch_pb2.WatchResponse(stored=watch_pb2.DigestsStored(parent=parent, digests=[digest])),
+        )
+
+    def removed(self, digest: bytes) -> None:
+        """Nobody can hit ``digest`` any more."""
+        if self._fresh:
+            kind, last = self._fresh[-1]
+            if kind == watch_pb2.EVENT_KIND_CACHE and last.removed.digests:
+                last.removed.digests.append(digest)
+                return
+        self.add(
+            watch_pb2.EVENT_KIND_CACHE,
+            watch_pb2.WatchResponse(removed=watch_pb2.DigestsRemoved(digests=[digest])),
+        )
+
+    def cleared(self, blocks: Iterable[int]) -> None:
+        """Every digest is gone; ``blocks`` held them."""
+        self.blocks.update(blocks)
+        self.add(watch_pb2.EVENT_KIND_CACHE, watch_pb2.WatchResponse(cleared=watch_pb2.CacheCleared()))
+
+    def add(self, kind: int, response: watch_pb2.WatchResponse) -> None:
+        """Something happened; it is told when the step is recorded."""
+        if kind in self._active:
+            self._fresh.append(Entry(kind, response))
+
+    def record(self, header: common_pb2.ResponseHeader) -> None:
+        """The step is over: number what happened in it and wake the watchers."""
+        self.blocks.clear()
+        if not self._fresh:
+            return
+        for entry in self._fresh:
+            self._counts[entry.kind] += 1
+            entry.response.header.CopyFrom(header)
+            self._entries.append(entry)
+        self._recorded += len(self._fresh)
+        self._fresh.clear()
+        while len(self._entries) > REMEMBERED_EVENTS:
+            self._entries.popleft()
+        self._retire()
+        self._wake()
+
+    def drop(self, reason: str) -> None:
+        """The pool is gone; every watcher hears it and ends."""
+        self.dropped = reason
+        self._wake()
+
+    def _wake(self) -> None:
+        for watcher in self._watchers:
+            watcher.notify()
+
+    def _retire(self) -> None:
+        """Stop recording kinds that nobody has watched for as long as events are remembered."""
+        if self._watchers or len(self._entries) < REMEMBERED_EVENTS:
+            return
+        self._active.clear()
+        self._entries.clear()
+
+    # --- watching
+
+    def open(self, kinds: Iterable[int], after: int | None, notify: Callable[[], None]) -> Watcher:
+        """Begin to watch behind the event numbered ``after``; with None, or when that is too old, with a snapshot."""
+        watcher = Watcher(frozenset(kinds), notify)
+        for kind in watcher.kinds - self._active:
+            self._active.add(kind)
+            self._counts[kind] += 1  # what happened unrecorded is a gap: positions before it need a snapshot
+        if after is not None:
+            watcher.position = self._find(watcher.kinds, after)
+            watcher.sequence = after
+        self._watchers.append(watcher)
+        return watcher
+
+    def close(self, watcher: Watcher) -> None:
+        """Watch no longer."""
+        self._watchers.remove(watcher)
+
+    def _find(self, kinds: frozenset[int], after: int) -> int | None:
+        """How many entries were recorded when event ``after`` was the last of ``kinds``; None if that is forgotten."""
+        behind = sum(self._counts[kind] for kind in kinds) - after
+        position = self._recorded
+        for entry in reversed(self._entries):
+            if behind <= 0:
+                break
+            position -= 1
+            behind -= entry.kind in kinds
+        return position if behind == 0 else None
+
+    def begin(self, watcher: Watcher) -> None:
+        """The watcher is given a snapshot of now."""
+        watcher.position = self._recorded
+        watcher.sequence = sum(self._counts[kind] for kind in watcher.kinds)
+
+    def lost(self, watcher: Watcher) -> bool:
+        """Whether the watcher needs a snapshot: it has none yet, or read too slowly for what is remembered."""
+        return watcher.position is None or self._recorded - watcher.position > len(self._entries)
+
+    def next_events(self, watcher: Watcher) -> Iterator[watch_pb2.WatchResponse]:
+        """What the watcher has not heard yet, numbered for it."""
+        assert watcher.position is not None
+        unread = self._recorded - watcher.position
+        watcher.position = self._recorded
+        for entry in [self._entries[-back] for back in range(unread, 0, -1)]:
+            if entry.kind in watcher.kinds:
+                watcher.sequence += 1
+                response = watch_pb2.WatchResponse()
+                response.CopyFrom(entry.response)
+                response.sequence = watcher.sequence
+                yield response
