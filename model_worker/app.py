@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 
 import torch
 
-from kernels import allocate_pool
+from kernels import BackendError, allocate_pool, backend
 from model_worker.engine.batch import Limits
 from model_worker.engine.engine import Engine
 from model_worker.engine.manager_client import GrpcManagerClient, ManagerClient
@@ -49,9 +49,10 @@ def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
     try:
         _refuse_foreign_kernels()
         plan = plan_memory(settings)
+        backend(plan.device.type)  # one that was forced and cannot run is refused before the model is loaded
         client = manager or GrpcManagerClient(settings.manager, settings.manager_tls, settings.lease_patience)
         return asyncio.run(_serve(settings, plan, client))
-    except (StartError, ModelLoadError, OSError) as error:
+    except (StartError, ModelLoadError, BackendError, OSError) as error:
         logger.error("%s", error)
         return 1
 
