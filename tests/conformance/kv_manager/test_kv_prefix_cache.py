@@ -39,6 +39,29 @@ def test_asking_changes_nothing(attach):
     assert worker.state_digest() == before
 
 
+@pytest.mark.scenario("B20")
+def test_look_ups_hold_nothing(attach):
+    worker = attach(num_blocks=100)
+    for seq in range(1, 101):
+        worker.admit(seq, fresh(3, 10 * seq))
+        worker.step(commits={seq: (3, [7])}, releases=[seq])
+    worker.step()
+    for seq in range(1, 101):
+        assert worker.matched([*fresh(3, 10 * seq), 7, 8]) == 4
+    assert worker.available() == 100
+    assert len(worker.grant_order(101)) == 100
+
+
+@pytest.mark.scenario("tgi-02-non-aligned")
+def test_only_the_full_blocks_of_a_short_prompt_are_found(attach):
+    worker = attach(num_blocks=12, block_size=2)
+    worker.admit(1, fresh(3, 1))
+    worker.step(advances={1: 7})
+    assert worker.tables[1] == [1, 2, 3, 4]
+    worker.step(releases=[1])
+    assert grants(worker.admit(2, fresh(3, 1)))[2].cached_tokens == 2
+
+
 @pytest.mark.scenario("hit-07-same-step-dedup", "B08")
 def test_equal_prompts_of_one_step_share(attach):
     """Within the pool a digest is visible in the answer that grants its last slot: all writes come before all reads."""
