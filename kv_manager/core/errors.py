@@ -10,8 +10,13 @@ def bad_item(field: str, reason: str, description: str) -> ServiceError:
     return invalid_argument(field, description, reason=reason)
 
 
+SHOWN_NAME = 256
+"""Characters of a name repeated in an error: errors travel in trailers, which clients cut off at 16 KiB."""
+
+
 def pool_not_found(pool: str) -> ServiceError:
     """NOT_FOUND: the pool was never attached, was detached, or its lease ran out."""
+    pool = pool[:SHOWN_NAME]
     return ServiceError(
         grpc.StatusCode.NOT_FOUND,
         f"pool {pool!r} is unknown or has expired: attach again",

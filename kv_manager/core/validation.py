@@ -47,6 +47,8 @@ def validate_spec(spec: attach_pb2.PoolSpec, max_blocks: int) -> None:
         raise invalid_argument("pool.window", "must be at least 1, or absent")
     tenants: set[str] = set()
     for row, limit in enumerate(spec.tenant_limits):
+        if len(limit.tenant.encode()) > MAX_NAME_BYTES:
+            raise invalid_argument(f"pool.tenant_limits[{row}].tenant", f"must have at most {MAX_NAME_BYTES} bytes")
         if limit.tenant in tenants:
             raise invalid_argument(f"pool.tenant_limits[{row}]", f"tenant {limit.tenant!r} appears twice")
         tenants.add(limit.tenant)
