@@ -1,4 +1,4 @@
-"""Hostile protobuf messages: valid ones with one or a few fields bent, whatever their type, and bytes that are no message.
+"""Hostile protobuf messages: valid ones with a few fields bent, whatever their type, and bytes that are no message.
 
 The mutator knows nothing of the contract: it walks the descriptors. So a field added tomorrow is bent too.
 """
