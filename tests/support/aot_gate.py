@@ -8,7 +8,7 @@ stages. What is checked is therefore what would run.
 import contextlib
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,20 +77,20 @@ def compiling_for(target: str, **overrides: Any) -> Iterator[list[Compiled]]:
         triton.runtime.driver._active = before
 
 
-def tool(name: str) -> str:
-    """The path of a CUDA tool that Triton's wheel carries."""
-    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
-    assert path.exists(), f"triton {triton.__version__} carries no {name}"
-    return str(path)
+def disassembled(cubin: bytes) -> str:
+    """SASS of a cubin."""
+    return _of_file(cubin, "nvdisasm", "-c")
 
 
-def run_tool(name: str, *arguments: str) -> str:
-    done = subprocess.run([tool(name), *arguments], capture_output=True, text=True, check=True)
-    return done.stdout + done.stderr
+def resource_usage(cubin: bytes) -> str:
+    """Registers, stack and shared memory of every kernel of a cubin."""
+    return _of_file(cubin, "cuobjdump", "--dump-resource-usage")
 
 
-def with_file(content: bytes, suffix: str, use: Callable[[str], str]) -> str:
-    with tempfile.NamedTemporaryFile(suffix=suffix) as file:
-        file.write(content)
+def _of_file(cubin: bytes, tool: str, option: str) -> str:
+    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / tool
+    assert path.exists(), f"triton {triton.__version__} carries no {tool}"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
         file.flush()
-        return use(file.name)
+        return subprocess.run([path, option, file.name], capture_output=True, text=True, check=True).stdout

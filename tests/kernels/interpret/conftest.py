@@ -1,6 +1,6 @@
 """Triton reads TRITON_INTERPRET when it is imported: these tests have a process of their own.
 
-    TRITON_INTERPRET=1 pytest -m interpret tests/kernels/interpret
+TRITON_INTERPRET=1 pytest -m interpret tests/kernels/interpret
 """
 
 import os

@@ -1,5 +1,7 @@
 """The repaired interpreter computes what a GPU computes. Each of these fails on the interpreter as released."""
 
+# ruff: noqa: N803 (upper case names compile-time constants)
+
 import pytest
 import torch
 import triton

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_cases import LAYER, PagedCase, attended, paged_case, relative_error
 
-from kernels.ragged import RaggedBatch
+from kernels import PoolShape, RaggedBatch, allocate_host_pool
 from kernels.triton import paged_attention
 
 pytestmark = pytest.mark.interpret
@@ -207,10 +207,10 @@ def test_pools_and_queries_by_strides() -> None:
 def test_b79_blocks_beyond_32_bits() -> None:
     """32,770 blocks of 2 * 2 * 2 * 256 * 32 = 65,536 elements: the last one starts at 2**31 + 65,536.
 
-    The pool is 4 GiB of memory never touched but for the last block and the null block.
+    The pool is a mapping of 4 GiB, never touched but for the last two blocks.
     """
-    block_elements, num_rows = 65_536, 2**15 + 2
-    pool = torch.zeros(num_rows * block_elements, dtype=torch.float16).view(num_rows, 2, 2, 2, 256, 32)
+    num_rows = 2**15 + 2
+    pool = allocate_host_pool(PoolShape(1, 2, 2, 256, 32, torch.float16), num_rows, pinned=False)
     assert (num_rows - 1) * pool.stride(0) > 2**31
     small = paged_case([(1, 200), (7, 200)], (4, 2), 32, block_size=256, dtype=torch.float16)
     tables = small.batch.block_tables.clone()
