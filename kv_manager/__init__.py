@@ -3,5 +3,7 @@
 - ``core``: the deterministic state machine, messages in, messages out; also used in-process
 - ``servicer``: the thin gRPC skin over it, with streams, leases and the clock
 - ``metrics``: Prometheus text made on the event loop, so that every scrape balances
+- ``clock``: the ticks of the leases
+- ``recording``, ``replay``: ``--record FILE``, and ``python -m kv_manager.replay FILE`` to play it against any manager
 - ``settings``: flags, environment, ``octavo.toml``
 """

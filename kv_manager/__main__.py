@@ -6,10 +6,13 @@ import logging
 import secrets
 import sys
 import time
+from contextlib import ExitStack
+from typing import Any
 
 from kv_manager.clock import follow_leases
 from kv_manager.core.manager import Manager
 from kv_manager.metrics import ManagerCollector, MetricsServer, StepTimes
+from kv_manager.recording import RecordingManager
 from kv_manager.servicer import KvManagerServicer
 from kv_manager.settings import PREFIX, PROGRAM, Settings
 from octavo.kv.v1 import kv_manager_pb2_grpc
@@ -35,21 +38,29 @@ def main() -> int:
     logs.set_up(PROGRAM, settings.log_level)
     follow_parent()
     try:
-        asyncio.run(_serve(settings))
+        with ExitStack() as stack:
+            asyncio.run(_serve(settings, stack))
     except (OSError, ValueError) as error:
         logger.error("%s", error)
         return 1
     return 0
 
 
-async def _serve(settings: Settings) -> None:
-    # Epochs grow across restarts because the clock does; a manager gives far fewer than one per millisecond.
-    manager = Manager(
-        manager_id=secrets.token_hex(8),
-        first_epoch=time.time_ns() // 1_000_000,
-        lease_ms=int(settings.lease_seconds * 1000),
-        max_blocks=settings.max_pool_blocks,
-    )
+def _make_manager(settings: Settings, stack: ExitStack) -> Manager:
+    arguments: dict[str, Any] = {
+        "manager_id": secrets.token_hex(8),
+        # Epochs grow across restarts because the clock does; a manager gives far fewer than one per millisecond.
+        "first_epoch": time.time_ns() // 1_000_000,
+        "lease_ms": int(settings.lease_seconds * 1000),
+        "max_blocks": settings.max_pool_blocks,
+    }
+    if settings.record is None:
+        return Manager(**arguments)
+    return RecordingManager(stack.enter_context(settings.record.open("wb")), **arguments)
+
+
+async def _serve(settings: Settings, stack: ExitStack) -> None:
+    manager = _make_manager(settings, stack)
     step_times = StepTimes()
     servicer = KvManagerServicer(manager, step_times)
     server = Server(

@@ -19,6 +19,7 @@ class Settings:
     lease_seconds: float = setting(10.0, "how long a pool outlives its worker's broken stream")
     grace_seconds: float = setting(10.0, "how long running calls may go on after SIGTERM")
     max_pool_blocks: int = setting(1 << 24, "the largest pool accepted, in blocks of 28 bytes each")
+    record: Path | None = setting(None, "file to record every request and answer to")  # noqa: RUF009
     log_level: str = setting("info", "debug, info, warning or error")
     tls_certificate: Path | None = setting(None, "PEM file: serve TLS with this certificate")  # noqa: RUF009
     tls_key: Path | None = setting(None, "PEM file: the certificate's key")  # noqa: RUF009

@@ -150,6 +150,11 @@ class Manager:
         tenure.lease.renew()
         return response
 
+    def last_step(self, pool: str) -> int | None:
+        """The last step a pool has answered, None for a pool that does not exist."""
+        tenure = self._tenures.get(pool)
+        return tenure.pool.step if tenure is not None else None
+
     # --- questions
 
     def match_prefix(self, request: lookup_pb2.MatchPrefixRequest) -> lookup_pb2.MatchPrefixResponse:

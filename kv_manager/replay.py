@@ -1,0 +1,139 @@
+"""``python -m kv_manager.replay FILE``: play a record against a manager and compare its answers.
+
+Without ``--target`` a manager in this process plays; with it, any manager that speaks the contract.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+from kv_manager.core.manager import Manager
+from kv_manager.recording import read_records
+from octavo.kv.v1 import attach_pb2, kv_manager_pb2, kv_manager_pb2_grpc, record_pb2, steps_pb2
+from service.channels import open_channel
+
+
+class Target(Protocol):
+    """What a record is played against: a ``Manager``, or a stub behind ``RemoteTarget``."""
+
+    def attach(self, parts: list[attach_pb2.AttachRequest]) -> attach_pb2.AttachResponse: ...
+    def detach(self, request: attach_pb2.DetachRequest) -> attach_pb2.DetachResponse: ...
+    def step(self, request: steps_pb2.StepRequest) -> steps_pb2.StepResponse: ...
+    def reset_prefix_cache(
+        self, request: kv_manager_pb2.ResetPrefixCacheRequest
+    ) -> kv_manager_pb2.ResetPrefixCacheResponse: ...
+    def drain(self, request: kv_manager_pb2.DrainRequest) -> kv_manager_pb2.DrainResponse: ...
+
+
+class RemoteTarget:
+    """A manager at an address."""
+
+    def __init__(self, stub: kv_manager_pb2_grpc.KvManagerServiceStub) -> None:
+        self.detach = stub.Detach
+        self.step = stub.Step
+        self.reset_prefix_cache = stub.ResetPrefixCache
+        self.drain = stub.Drain
+        self._attach = stub.Attach
+
+    def attach(self, parts: list[attach_pb2.AttachRequest]) -> attach_pb2.AttachResponse:
+        """As ``Manager.attach``."""
+        return self._attach(iter(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One record and how its answer compares.
+
+    Attributes:
+        kind: the record's entry: attach, step, detach, reset, drain or expiry.
+        recorded: the answer then, with what names a process taken out; None for an expiry.
+        replayed: the answer now, likewise.
+    """
+
+    kind: str
+    pool: str
+    step: int
+    recorded: Message | None
+    replayed: Message | None
+
+    @property
+    def equal(self) -> bool:
+        """Whether both managers answered the same."""
+        return self.recorded == self.replayed
+
+
+def replay(records: Iterator[record_pb2.Record], target: Target) -> Iterator[Played]:
+    """Play records in order. Epochs are the target's own: they are put into requests and taken out of answers."""
+    epochs: dict[str, int] = {}
+    for record in records:
+        kind = record.WhichOneof("entry") or ""
+        entry: Any = getattr(record, kind)
+        if kind == "attach":
+            pool = entry.parts[0].pool.pool
+            answer: Any = target.attach(list(entry.parts))
+            epochs[pool] = answer.header.epoch
+        elif kind == "expiry":
+            target.detach(attach_pb2.DetachRequest(pool=entry.pool, epoch=epochs.pop(entry.pool)))
+            yield Played(kind, entry.pool, 0, None, None)
+            continue
+        else:
+            pool = entry.request.pool
+            if kind in ("step", "detach"):
+                entry.request.epoch = epochs[pool]
+            calls: dict[str, Any] = {
+                "step": target.step,
+                "detach": target.detach,
+                "reset": target.reset_prefix_cache,
+                "drain": target.drain,
+            }
+            answer = calls[kind](entry.request)
+        yield Played(kind, pool, entry.response.header.step, _normalised(entry.response), _normalised(answer))
+
+
+def _normalised(response: Any) -> Message:
+    """A copy without what differs between two managers that behave alike: who answered, its epoch and its lease."""
+    copy = type(response)()
+    copy.CopyFrom(response)
+    copy.header.ClearField("manager_id")
+    copy.header.ClearField("epoch")
+    if isinstance(copy, attach_pb2.AttachResponse):
+        copy.ClearField("lease_ms")
+    return copy  # type: ignore[no-any-return]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Play a file and say what differs; returns 0 when nothing does, 1 when something does, 2 for a bad file."""
+    parser = argparse.ArgumentParser(prog="python -m kv_manager.replay", description=__doc__)
+    parser.add_argument("file", type=Path, help="record written by --record")
+    parser.add_argument("--target", metavar="HOST:PORT", help="manager to play against; default: one in this process")
+    given = parser.parse_args(arguments)
+    target: Target
+    if given.target:
+        target = RemoteTarget(kv_manager_pb2_grpc.KvManagerServiceStub(open_channel(given.target)))
+    else:
+        target = Manager()
+    count = different = 0
+    try:
+        with given.file.open("rb") as file:
+            for played in replay(read_records(file), target):
+                count += 1
+                if not played.equal:
+                    different += 1
+                    sys.stdout.write(
+                        f"{played.kind} {played.step} of pool {played.pool!r} differs\n"
+                        f"recorded: {played.recorded}\nreplayed: {played.replayed}\n"
+                    )
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{given.file}: {error}\n")
+        return 2
+    sys.stdout.write(f"{count} records played, {different} answers differ\n")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
