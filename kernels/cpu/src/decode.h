@@ -64,10 +64,11 @@ static void score_keys(const float* query, int64_t dim, const K* const* keys, fl
   }
 }
 
-// sums[h][d..] += weights[h][k] * values[k][d..] over `count` keys, for C vectors of d.
+// sums[h][d..] += weights[h][k] * values[k][d..] over `count` keys, for C vectors of d; the same columns of `ahead` are
+// fetched meanwhile.
 template <typename K, int N, int C>
-INLINE void weigh_columns(const float* weights, const K* const* values, int64_t count, int64_t d, float* sums,
-                          int64_t stride) {
+INLINE void weigh_columns(const float* weights, const K* const* values, const K* const* ahead, int64_t count, int64_t d,
+                          float* sums, int64_t stride) {
   F acc[N][C];
 #pragma GCC unroll 4
   for (int h = 0; h < N; ++h)
@@ -75,6 +76,8 @@ INLINE void weigh_columns(const float* weights, const K* const* values, int64_t 
     for (int c = 0; c < C; ++c) acc[h][c] = load(sums + h * stride + d + c * LANES);
   for (int64_t k = 0; k < count; ++k) {
     const K* value = values[k] + d;
+#pragma GCC unroll 4
+    for (size_t line = 0; line < C * LANES * sizeof(K); line += 64) __builtin_prefetch((const char*)(ahead[k] + d) + line);
     F weight[N];
 #pragma GCC unroll 4
     for (int h = 0; h < N; ++h) weight[h] = splat(weights[h * PART + k]);
@@ -92,12 +95,12 @@ INLINE void weigh_columns(const float* weights, const K* const* values, int64_t 
 }
 
 template <typename K, int N>
-static void weigh_values(const float* weights, const K* const* values, int64_t count, int64_t dim, float* sums,
-                         int64_t stride) {
+static void weigh_values(const float* weights, const K* const* values, const K* const* ahead, int64_t count, int64_t dim,
+                         float* sums, int64_t stride) {
   int64_t d = 0;
   for (; d + COLUMNS * LANES <= dim; d += COLUMNS * LANES)
-    weigh_columns<K, N, COLUMNS>(weights, values, count, d, sums, stride);
-  for (; d < dim; d += LANES) weigh_columns<K, N, 1>(weights, values, count, d, sums, stride);
+    weigh_columns<K, N, COLUMNS>(weights, values, ahead, count, d, sums, stride);
+  for (; d < dim; d += LANES) weigh_columns<K, N, 1>(weights, values, ahead, count, d, sums, stride);
 }
 
 #define FOR_HEADS(n, call)        \
@@ -167,6 +170,7 @@ static void attend_part(const Attention& call, const int32_t* table, int64_t kv_
   alignas(64) float scores[MAX_GROUP * PART];
   const K* rows[2][SPAN];
   look_up(call, table, keys, first, end < first + SPAN ? end : first + SPAN, rows[0]);
+  for (int64_t j = 0; j < SPAN && j < count; ++j) prefetch_row(rows[0][j], dim);
   for (int64_t k = 0, side = 0; k < count; k += SPAN, side ^= 1) {
     const int64_t here = count - k < SPAN ? count - k : SPAN;
     const int64_t left = count - k - here, next = left < SPAN ? left : SPAN;
@@ -196,13 +200,12 @@ static void attend_part(const Attention& call, const int32_t* table, int64_t kv_
   for (int64_t k = 0, side = 0; k < count; k += SPAN, side ^= 1) {
     const int64_t here = count - k < SPAN ? count - k : SPAN;
     const int64_t left = count - k - here, next = left < SPAN ? left : SPAN;
-    if (next) {
-      look_up(call, table, values, first + k + here, first + k + here + next, rows[side ^ 1]);
-      for (int64_t j = 0; j < next; ++j) prefetch_row(rows[side ^ 1][j], dim);
-    }
+    if (next) look_up(call, table, values, first + k + here, first + k + here + next, rows[side ^ 1]);
+    // Where there is no next row to fetch, the present one costs nothing.
+    for (int64_t j = next; j < here; ++j) rows[side ^ 1][j] = rows[side][j];
     for (int64_t pass = 0, h = 0; pass < passes; ++pass) {
       const int64_t stop = group * (pass + 1) / passes;
-#define CALL(n) weigh_values<K, n>(scores + h * PART + k, rows[side], here, dim, result.of(h), result.stride)
+#define CALL(n) weigh_values<K, n>(scores + h * PART + k, rows[side], rows[side ^ 1], here, dim, result.of(h), result.stride)
       FOR_HEADS(stop - h, CALL)
 #undef CALL
       h = stop;

@@ -55,7 +55,7 @@ static void tile(int64_t k, const float* a, int64_t a_stride, const W* b, int64_
   for (int64_t i = 0; i < k; ++i) {
     F columns[PANEL_VECTORS];
     load_panel_row(b, columns);
-    if (PREFETCH) __builtin_prefetch((const char*)b + 2048);
+    if (PREFETCH) __builtin_prefetch((const char*)b + 8192);
     b += b_stride;
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {

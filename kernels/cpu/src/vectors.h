@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 #define LANES 16
 #define SPARE_REGISTERS 1
@@ -40,9 +44,13 @@ INLINE F load(const float* from) {
 }
 
 INLINE F load(const bf16* from) {
+#if LANES == 8  // GCC 12 widens through two halves otherwise
+  return (F)((U)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)from)) << 16);
+#else
   H half;
   memcpy(&half, from, sizeof half);
   return (F)(__builtin_convertvector(half, U) << 16);
+#endif
 }
 
 INLINE void store(float* to, F value) { memcpy(to, &value, sizeof value); }
