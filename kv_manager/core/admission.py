@@ -1,6 +1,6 @@
 """Admits and resumes: whole-prompt capacity, the first blocks (design 3.1, 3.2, 3.4)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -118,7 +118,8 @@ def measure(pool: "Pool", prompt: Prompt) -> Capacity | Never:
     block_size, blocks, length = pool.block_size, pool.blocks, prompt.length
     quota = pool.quotas.get(prompt.root.tenant)
     root_digest = prompt.root.digest(pool.spec.model_fingerprint)
-    hits = prompt_hits(pool, root_digest, prompt.ids, blocks.first_holder)
+    digests = chain(root_digest, prompt.ids, 0, length // block_size, block_size)
+    hits = prompt_hits(pool, digests, length, blocks.first_holder)
     num_hits = len(hits.table)
     cached = min(num_hits * block_size, length - 1)
     granted = min(length, cached + prompt.chunk)
@@ -153,10 +154,9 @@ def _never(pool: "Pool", quota: quotas.Quota | None, held: int) -> Never | None:
     return None
 
 
-def confirmed_tokens(pool: "Pool", prompt: Prompt) -> int:
+def confirmed_tokens(pool: "Pool", prompt: Prompt, digests: Iterable[bytes]) -> int:
     """Tokens of ``prompt`` that completed steps have written, whole blocks from its start, never its last token."""
-    root_digest = prompt.root.digest(pool.spec.model_fingerprint)
-    hits = prompt_hits(pool, root_digest, prompt.ids, pool.blocks.first_confirmed_holder)
+    hits = prompt_hits(pool, digests, prompt.length, pool.blocks.first_confirmed_holder)
     return min(len(hits.table) * pool.block_size, prompt.length - 1)
 
 

@@ -225,6 +225,9 @@ class BlockPool:
     def first_confirmed_holder(self, digest: bytes) -> int:
         """The first block that holds ``digest`` and was filled by a completed step, 0 for none."""
         unconfirmed = self.unconfirmed
+        first = self.index.first(digest)
+        if first not in unconfirmed:
+            return first
         return next((block for block in self.index.holders(digest) if block not in unconfirmed), 0)
 
     def withdraw(self, failed_step: int) -> None:

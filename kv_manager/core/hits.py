@@ -1,11 +1,10 @@
 """Finding the blocks that hold a prefix already (design 3.2, 3.7, 3.10)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kv_manager.core.block_pool import NULL_BLOCK
-from kv_manager.core.prefix import TOKEN_BYTES, chain
 from kv_manager.core.sequence import Sequence
 from kv_manager.core.windows import first_visible_block
 
@@ -26,25 +25,41 @@ class Hits:
     digests: list[bytes]
 
 
-def prompt_hits(pool: "Pool", root_digest: bytes, ids: bytes, holder_of: Callable[[bytes], int]) -> Hits:
+class SharedChain:
+    """A prompt's digests, each made when it is first asked for, however many pools are asked one after another."""
+
+    __slots__ = ("_made", "_rest")
+
+    def __init__(self, digests: Iterator[bytes]) -> None:
+        self._made: list[bytes] = []
+        self._rest = digests
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._made
+        for digest in self._rest:
+            self._made.append(digest)
+            yield digest
+
+
+def prompt_hits(pool: "Pool", digests: Iterable[bytes], length: int, holder_of: Callable[[bytes], int]) -> Hits:
     """The longest cached start of a prompt.
 
     Args:
+        digests: those of its full blocks; no more are taken than are needed.
+        length: its tokens.
         holder_of: the block that holds a digest as far as the asker may know, 0 for none.
     """
-    full = len(ids) // TOKEN_BYTES // pool.block_size
     if pool.window is not None:
-        digests = list(chain(root_digest, ids, 0, full, pool.block_size))
-        table = _windowed_hits(pool, [holder_of(digest) for digest in digests], len(ids) // TOKEN_BYTES)
-        return Hits(table, digests)
-    table, digests = [], []
-    for digest in chain(root_digest, ids, 0, full, pool.block_size):
+        every = list(digests)
+        return Hits(_windowed_hits(pool, [holder_of(digest) for digest in every], length), every)
+    table, found = [], []
+    for digest in digests:
         block = holder_of(digest)
         if not block:
             break
         table.append(block)
-        digests.append(digest)
-    return Hits(table, digests)
+        found.append(digest)
+    return Hits(table, found)
 
 
 def _windowed_hits(pool: "Pool", holders: list[int], length: int) -> list[int]:

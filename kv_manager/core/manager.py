@@ -12,6 +12,7 @@ from kv_manager.core.errors import (
     sequence_not_found,
     stale_epoch,
 )
+from kv_manager.core.hits import SharedChain
 from kv_manager.core.host_tier import NO_HOST_BLOCK
 from kv_manager.core.journal import KINDS
 from kv_manager.core.lease import Lease
@@ -163,12 +164,15 @@ class Manager:
         names = sorted(set(request.pools) or self._tenures)
         prompt = admission.Prompt(request.token_ids, admission.root_of(request.root), chunk=len(request.token_ids))
         response = lookup_pb2.MatchPrefixResponse(header=self._header())
+        chains: dict[tuple[str, int], SharedChain] = {}  # replicas of one model share theirs
         for pool in [self._pool(name) for name in names]:
+            world = pool.spec.model_fingerprint, pool.block_size
+            digests = chains.get(world) or chains.setdefault(world, SharedChain(admission.chain_of(pool, prompt)))
             match = response.matches.add(header=pool.header(), block_size=pool.block_size)
-            match.cached_tokens = admission.confirmed_tokens(pool, prompt)
+            match.cached_tokens = admission.confirmed_tokens(pool, prompt, digests)
             pool.fill_stats(match.stats)
             if request.include_digests:
-                match.digests.extend(admission.chain_of(pool, prompt))
+                match.digests.extend(digests)
         return response
 
     def can_admit(self, request: lookup_pb2.CanAdmitRequest) -> lookup_pb2.CanAdmitResponse:
