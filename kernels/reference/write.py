@@ -18,6 +18,9 @@ def write_kv(
 ) -> None:
     """`kernels.write_kv`; the pool must be contiguous."""
     check_written(pool, key, value, slots, kv_scales)
+    num_slots = pool.shape[0] * pool.shape[4]
+    if slots.device.type == "cpu" and slots.numel() and not 0 <= int(slots.min()) <= int(slots.max()) < num_slots:
+        raise IndexError(f"a slot lies outside the pool's {pool.shape[0]} blocks")
     key, value = (_stored(given, pool, kv_scales, index) for index, given in enumerate((key, value)))
     _, num_layers, _, kv_heads, block_size, head_dim = pool.shape
     # The pool as rows of one (block, layer, K or V, head, offset). Copying rows by index takes 40 us for
