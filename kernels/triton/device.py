@@ -31,8 +31,8 @@ def has_warp_group_products() -> bool:
 
 def check_format(kv_dtype: torch.dtype) -> None:
     """RuntimeError when the device's instructions cannot convert the pool's format."""
-    if kv_dtype == torch.float8_e4m3fn and not interpreted() and 0 < _nvidia_architecture() < 89:
-        raise RuntimeError("float8_e4m3fn needs compute capability 8.9 or later; float8_e5m2 runs on this device")
+    if kv_dtype.itemsize == 1 and not interpreted() and 0 < _nvidia_architecture() < 89:
+        raise RuntimeError(f"a pool of {kv_dtype} needs compute capability 8.9 or later")
 
 
 def _nvidia_architecture() -> int:

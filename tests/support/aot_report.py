@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from aot_gate import Compiled, disassembled, resource_usage
 
+SASS_FLAGS = re.MULTILINE | re.DOTALL
 LDS_BYTES = 65_536
 """Shared memory of a work group on gfx942."""
 SHARED_BYTES = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448, "gfx942": LDS_BYTES}
@@ -40,8 +41,7 @@ def report(compiled: Compiled) -> Report:
 def of_cubin(cubin: bytes, kernel: str, shared_bytes: int = 0) -> Report:
     usage = re.search(rf"Function {kernel}:\s*(.*)", resource_usage(cubin))[1]
     # nvdisasm opens every section with a line "//----- .text.kernel -----".
-    sass = disassembled(cubin).partition(f"//--------------------- .text.{kernel} -")[2].partition("\n//------")[0]
-    assert sass, f"no code of {kernel} in this cubin"
+    sass = re.search(rf"^//-+ \.text\.{kernel} +-+$(.*?)(?:^//-{{9}}|\Z)", disassembled(cubin), SASS_FLAGS)[1]
     loads = re.findall(r"\b(?:LDG|LDGSTS)\.E[\w.]*", sass)
     stores = re.findall(r"\bSTG\.E[\w.]*", sass)
     return Report(

@@ -10,8 +10,11 @@ from pathlib import Path
 def _library() -> ctypes.CDLL:
     """libnvrtc of the PyPI distribution nvidia-cuda-nvrtc."""
     files = metadata.files("nvidia-cuda-nvrtc") or []
-    name = next(file for file in files if file.name.startswith("libnvrtc.so."))
-    return ctypes.CDLL(str(Path(name.locate())))
+    paths = {file.name: Path(file.locate()) for file in files}
+    # NVRTC opens its builtins by name only: loaded before, they are found.
+    for start in ("libnvrtc-builtins.so.", "libnvrtc.so."):
+        library = ctypes.CDLL(str(next(path for name, path in paths.items() if name.startswith(start))))
+    return library
 
 
 def _check(code: int) -> None:

@@ -84,7 +84,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "rotate part and write 80 fp16": write(80, 16, FP16),
     "zero": zero,
 }
-REFUSED = {("attention 128 bf16 over e4m3", "sm_80")}
+REFUSED = {(call, "sm_80") for call in CALLS if "e4m3" in call or "e5m2" in call}
 
 
 def compiled(call: str, target: str) -> list[Compiled]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paged_cases import LAYER, PagedCase, attended, paged_case, relative_error
+from poisoned_steps import LAYER, PagedCase, attended, paged_case, relative_error
 
 from kernels import PoolShape, RaggedBatch, allocate_host_pool
 from kernels.triton import paged_attention
