@@ -1,0 +1,196 @@
+"""Workers come, load their pools and vanish, by the hundred: the manager stays as small as it was.
+
+Memory is judged by the slope of a straight line through the resident size after each cycle, least squares, the first
+third left out: allocators grow in steps, and one step is no leak.
+"""
+
+import itertools
+import queue
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from kv_fake_worker_process import requests, spec
+from kv_refusals import Refusal
+
+from octavo.kv.v1 import attach_pb2, inspect_pb2, steps_pb2
+
+pytestmark = pytest.mark.e2e
+
+FAKE_WORKER = Path(__file__).with_name("kv_fake_worker_process.py")
+LEASE_SECONDS = 0.4
+
+
+def attach(stub, pool):
+    return stub.Attach(iter([attach_pb2.AttachRequest(pool=spec(pool))])).header.epoch
+
+
+def pools(stub):
+    return {pool.header.pool: pool for pool in stub.ListPools(inspect_pb2.ListPoolsRequest()).pools}
+
+
+def until_gone(stub, names, seconds):
+    """Ask until none of the pools is left; how long it took."""
+    began = time.monotonic()
+    while left := pools(stub).keys() & names:
+        assert time.monotonic() - began < seconds, f"{sorted(left)} outlived their leases"
+    return time.monotonic() - began
+
+
+def slope(sizes):
+    """Bytes per cycle of the last two thirds."""
+    kept = sizes[len(sizes) // 3 :]
+    return statistics.linear_regression(range(len(kept)), kept).slope
+
+
+def drop_connections(manager, cycles, most_bytes_per_cycle):
+    """One cycle: a pool, 20 steps over a stream, the connection dropped in the middle of the stream."""
+    sizes = []
+    for cycle in range(cycles):
+        pool = f"cycle-{cycle}"
+        with grpc.insecure_channel(manager.grpc, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            stub = manager.stub.__class__(channel)
+            answers = stub.Steps(requests(pool, attach(stub, pool)))
+            for _ in itertools.islice(answers, 20):
+                pass
+        sizes.append(manager.resident_bytes())
+    last = {f"cycle-{cycle}" for cycle in range(cycles)}
+    # The lease counts from the end of the stream and ticks come at a quarter of it; the rest is for a busy machine.
+    took = until_gone(manager.stub, last, seconds=2 * LEASE_SECONDS + 5)
+    found = slope(sizes)
+    print(
+        f"{cycles} connections dropped: resident {sizes[0] / 1e6:.1f} -> {sizes[-1] / 1e6:.1f} MB, "
+        f"{found:.0f} bytes per cycle, last pool gone after {took:.2f} s"
+    )
+    assert found < most_bytes_per_cycle
+
+
+def test_dropped_connections_leave_nothing(run_manager):
+    """A pool kept would cost 512 * 28 bytes for its blocks and about 60 kB for its cache; a stream, a few kB."""
+    with run_manager("--metrics", "", "--lease-seconds", str(LEASE_SECONDS)) as manager:
+        drop_connections(manager, 300, most_bytes_per_cycle=4_000)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+def test_ten_thousand_dropped_connections_leave_nothing(run_manager):
+    with run_manager("--metrics", "", "--lease-seconds", str(LEASE_SECONDS)) as manager:
+        drop_connections(manager, 10_000, most_bytes_per_cycle=100)
+
+
+def kill_workers(manager, kills, at_once):
+    """Fake workers killed with SIGKILL in full flight, some at a time; each pool is dropped when its lease is over."""
+    sizes, waits = [], []
+    for first in range(0, kills, at_once):
+        names = [f"worker-{index}" for index in range(first, min(first + at_once, kills))]
+        workers = [
+            subprocess.Popen([sys.executable, str(FAKE_WORKER), manager.grpc, name], stdout=subprocess.PIPE, text=True)
+            for name in names
+        ]
+        for worker in workers:
+            assert worker.stdout.readline() == "loaded\n"
+        assert pools(manager.stub).keys() >= set(names)
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+            worker.stdout.close()
+        waits.append(until_gone(manager.stub, set(names), seconds=2 * LEASE_SECONDS + 5))
+        sizes.append(manager.resident_bytes())
+    per_kill = slope(sizes) / at_once
+    print(
+        f"{kills} workers killed: resident {sizes[0] / 1e6:.1f} -> {sizes[-1] / 1e6:.1f} MB, {per_kill:.0f} bytes per "
+        f"worker; pools gone after {statistics.median(waits):.2f} s (median), {max(waits):.2f} s at most; "
+        f"lease {LEASE_SECONDS} s"
+    )
+    return per_kill, waits
+
+
+def test_killed_workers_leave_nothing(run_manager):
+    with run_manager("--metrics", "", "--lease-seconds", str(LEASE_SECONDS)) as manager:
+        per_kill, waits = kill_workers(manager, 20, at_once=4)
+        # Five points make no regression; that no pool stays is what 20 can show.
+        assert per_kill < 200_000
+        assert statistics.median(waits) >= LEASE_SECONDS / 2, "a pool was dropped before its lease was over"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1_800)
+def test_two_hundred_killed_workers_leave_nothing(run_manager):
+    with run_manager("--metrics", "", "--lease-seconds", str(LEASE_SECONDS)) as manager:
+        per_kill, waits = kill_workers(manager, 200, at_once=4)
+        assert per_kill < 4_000
+        assert statistics.median(waits) >= LEASE_SECONDS / 2
+
+
+def test_a_paused_manager_drops_nobody(run_manager):
+    """Stopped for 5 s with leases of 3 s: pools with a stream, without one, and heard only during the pause."""
+    with run_manager("--metrics", "", "--lease-seconds", "3") as manager:
+        stub = manager.stub
+        epochs = {name: attach(stub, name) for name in ("streamed", "unary", "fresh")}
+        steps = {name: requests(name, epoch) for name, epoch in epochs.items()}
+        answers = stub.Steps(steps["streamed"])
+        assert next(answers).header.step == 1
+        stub.Step(next(steps["unary"]))
+        manager.process.send_signal(signal.SIGSTOP)
+        pending = stub.Step.future(next(steps["unary"]))
+        time.sleep(5)  # the pause itself
+        manager.process.send_signal(signal.SIGCONT)
+        assert pending.result(timeout=30).header.step == 2
+        assert pools(stub).keys() == set(epochs)
+        assert next(answers).header.step > 1
+        assert stub.Step(next(steps["fresh"])).header.step == 1
+        answers.cancel()
+
+
+# --- late messages of an old attempt (field report B53)
+
+
+def test_late_messages_of_an_old_attempt_change_nothing(run_manager):
+    """A stalls, B attaches the same pool; what A still sends, on whatever call, is refused and B's blocks stay."""
+    with run_manager("--metrics", "") as manager:
+        stub = manager.stub
+        old = attach(stub, "pool")
+        old_requests = requests("pool", old)
+        old_stream = stub.Steps(itertools.chain([next(old_requests)], waiting := Handed()))
+        next(old_stream)
+        new = attach(stub, "pool")
+        assert new > old
+        ours = requests("pool", new)
+        stub.Step(next(ours))
+
+        def state():
+            return stub.CheckIntegrity(inspect_pb2.CheckIntegrityRequest(pool="pool")).state_digest
+
+        before = state()
+        release = steps_pb2.StepRequest(pool="pool", epoch=old, step=2, releases=[steps_pb2.Release(seq=1)])
+        late = {
+            "Step": lambda: stub.Step(release),
+            "Steps": lambda: next(stub.Steps(iter([release]))),
+            "the old stream": lambda: (waiting.put(release), next(old_stream)),
+            "Detach": lambda: stub.Detach(attach_pb2.DetachRequest(pool="pool", epoch=old)),
+        }
+        for name, send in late.items():
+            with pytest.raises(grpc.RpcError) as caught:
+                send()
+            refusal = Refusal.of(caught.value)
+            assert (refusal.code, refusal.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "STALE_EPOCH"), name
+            assert state() == before, name
+        assert stub.Step(next(ours)).header.step == 2
+
+
+class Handed:
+    """Requests handed to a stream one by one."""
+
+    def __init__(self):
+        self._queue = queue.SimpleQueue()
+
+    def put(self, request):
+        self._queue.put(request)
+
+    def __iter__(self):
+        return iter(self._queue.get, None)
