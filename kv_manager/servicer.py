@@ -1,6 +1,7 @@
 """The thin gRPC skin: one method per call, streams and leases; everything else is the core's."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -31,7 +32,11 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
     async def Attach(
         self, request_iterator: AsyncIterator[attach_pb2.AttachRequest], context: Context
     ) -> attach_pb2.AttachResponse:
-        return self._manager.attach([part async for part in request_iterator])
+        response = self._manager.attach([part async for part in request_iterator])
+        # A pool's lists are long and live as long as it does; the collector need not walk them in the middle of a step.
+        gc.collect()
+        gc.freeze()
+        return response
 
     async def Detach(self, request: attach_pb2.DetachRequest, context: Context) -> attach_pb2.DetachResponse:
         return self._manager.detach(request)

@@ -257,6 +257,12 @@ class Pool:
         first = sequence.indexed
         if full <= first or sequence.host_table is not None:
             return
+        if full == first + 1 == len(sequence.digests) + 1:  # a decoding sequence has filled its block
+            digest, parent = sequence.next_digest(self.block_size)
+            if block := sequence.table[first]:
+                self.blocks.publish(block, digest, step, parent)
+            sequence.indexed = full
+            return
         digests = sequence.chain_to(full, self.block_size)
         publish, table = self.blocks.publish, sequence.table
         parent = digests[first - 1] if first else sequence.root_digest

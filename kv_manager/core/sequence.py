@@ -94,11 +94,17 @@ class Sequence:
         have = len(digests)
         if have < num_blocks:
             parent = digests[-1] if have else self.root_digest
-            if have + 1 == num_blocks:
-                digests.append(next_digest(parent, self.ids, have, block_size))
-            else:
-                digests.extend(chain(parent, self.ids, have, num_blocks, block_size))
+            digests.extend(chain(parent, self.ids, have, num_blocks, block_size))
         return digests
+
+    def next_digest(self, block_size: int) -> tuple[bytes, bytes]:
+        """Extend the chain by one block and return its digest and its parent's."""
+        digests = self.digests
+        have = len(digests)
+        parent = digests[-1] if have else self.root_digest
+        digest = next_digest(parent, self.ids, have, block_size)
+        digests.append(digest)
+        return digest, parent
 
     @property
     def running(self) -> bool:
