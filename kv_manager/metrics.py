@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from kv_manager.core import views
 from kv_manager.core.manager import Manager
+from octavo.kv.v1 import steps_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +32,20 @@ _TOTALS = {
     "evicted_blocks": "Blocks that lost their digest because they were granted again.",
     "forks": "Children made by forks.",
     "copied_blocks": "Copy-on-write orders.",
-    "recompute_preemptions": "Victims whose blocks were dropped.",
-    "swap_preemptions": "Victims parked in the host tier.",
     "swapped_out_blocks": "Device-to-host moves.",
     "swapped_in_blocks": "Host-to-device moves.",
     "host_dropped_sequences": "Sequences dropped from the host tier to make room.",
+}
+
+
+_MODES = {
+    steps_pb2.PREEMPTION_MODE_RECOMPUTE: "recompute",
+    steps_pb2.PREEMPTION_MODE_SWAP: "swap",
+}
+_REASONS = {
+    steps_pb2.PREEMPTION_REASON_POOL: "pool",
+    steps_pb2.PREEMPTION_REASON_TENANT_LIMIT: "tenant_limit",
+    steps_pb2.PREEMPTION_REASON_HOST_ROOM: "host_room",
 }
 
 
@@ -90,8 +100,27 @@ class ManagerCollector(Collector):
                 counter.add_metric([pool.name], getattr(totals, name))
         yield blocks
         yield sequences
+        yield from self._preemptions()
         yield from counters.values()
         yield self._step_times.family()
+
+    def _preemptions(self) -> Iterator[Metric]:
+        victims = CounterMetricFamily(
+            "octavo_kv_preempted_sequences",
+            "Sequences that gave way, by what happened to their blocks and why.",
+            labels=["pool", "mode", "reason"],
+        )
+        moved = CounterMetricFamily(
+            "octavo_kv_swapped_bytes", "Bytes moved to the host tier and back.", labels=["pool", "direction"]
+        )
+        for pool in self._manager.pools():
+            for mode, mode_name in _MODES.items():
+                for reason, reason_name in _REASONS.items():
+                    victims.add_metric([pool.name, mode_name, reason_name], pool.preemptions[mode, reason])
+            moved.add_metric([pool.name, "out"], pool.totals.swapped_out_blocks * pool.spec.block_bytes)
+            moved.add_metric([pool.name, "in"], pool.totals.swapped_in_blocks * pool.spec.block_bytes)
+        yield victims
+        yield moved
 
 
 class MetricsServer:

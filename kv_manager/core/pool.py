@@ -1,6 +1,6 @@
 """One pool: its state, and the order in which a step is served (design 3.5, rule 3)."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -58,6 +58,7 @@ class Pool:
         adopted_up_to: the greatest id of the snapshot; smaller ones may be new to this manager.
         refused: ids answered ``waiting`` at their admission and not served since; they may be sent again.
         draining: nobody new is admitted any more.
+        preemptions: how many sequences gave way, by mode and reason.
         recent_preemptions: the last ones with their steps, newest last.
     """
 
@@ -79,6 +80,7 @@ class Pool:
     refused: set[int] = field(default_factory=set)
     draining: bool = False
     totals: Totals = field(default_factory=Totals)
+    preemptions: Counter[tuple[int, int]] = field(default_factory=Counter)
     recent_preemptions: deque[tuple[int, steps_pb2.Preempted]] = field(
         default_factory=lambda: deque(maxlen=REMEMBERED_PREEMPTIONS)
     )

@@ -157,3 +157,4 @@ def _tell(
         swap_seconds=costs.swap_seconds,
     )
     pool.recent_preemptions.append((work.step, told))
+    pool.preemptions[mode, reason] += 1

@@ -131,6 +131,26 @@ def test_metrics_balance_and_match_a_known_trace(run_manager):
             urllib.request.urlopen(f"http://{manager.metrics}/other")
 
 
+def test_preemptions_and_swaps_are_counted_by_mode_and_reason(run_manager):
+    """Two prompts fill four blocks; the first grows, the second is parked: two blocks of 1,000 bytes move out."""
+    with run_manager("--metrics", "127.0.0.1:0") as manager:
+        epoch = attach(manager.stub, num_blocks=4, block_size=4, host_blocks=4, block_bytes=1_000)
+        prompts = [steps_pb2.Admit(seq=seq, token_ids=bytes([seq]) * 28, num_tokens=7, arrival=seq) for seq in (1, 2)]
+        grow = steps_pb2.Advances(seqs=[1], num_tokens=[9])
+        for step, items in enumerate([{"admits": prompts}, {"advances": grow}], start=1):
+            manager.stub.Step(
+                steps_pb2.StepRequest(pool="pool", epoch=epoch, step=step, completed_step=step - 1, **items)
+            )
+        samples = scrape(manager)
+    pool = ("pool", "pool")
+    victims = {name[1:]: value for name, value in samples.items() if name[0] == "octavo_kv_preempted_sequences_total"}
+    assert victims.pop((("mode", "swap"), pool, ("reason", "pool"))) == 1
+    assert set(victims.values()) == {0}
+    assert samples["octavo_kv_swapped_bytes_total", ("direction", "out"), pool] == 2_000
+    assert samples["octavo_kv_swapped_bytes_total", ("direction", "in"), pool] == 0
+    assert samples["octavo_kv_sequences", pool, ("state", "swapped")] == 1
+
+
 def test_metrics_can_be_turned_off(run_manager):
     with run_manager("--metrics", "") as manager:
         assert manager.metrics is None
@@ -199,25 +219,3 @@ def test_a_pool_outlives_its_broken_stream_by_the_lease(run_manager):
         with pytest.raises(grpc.RpcError) as caught:
             manager.stub.Step(first)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("over_a_stream", [True, False])
-def test_a_manager_paused_for_longer_than_the_lease_drops_nobody(run_manager, over_a_stream):
-    """Stopped for 5 s with leases of 3 s; what the worker sent meanwhile is handled before anybody is judged."""
-    with run_manager("--metrics", "", "--lease-seconds", "3") as manager:
-        epoch = attach(manager.stub)
-        for number, step in enumerate(range(1, 9, 2)):
-            requests = [steps_pb2.StepRequest(pool="pool", epoch=epoch, step=step + more) for more in (0, 1)]
-            manager.stub.Step(requests[0])
-            if number % 2:
-                manager.process.send_signal(signal.SIGSTOP)
-                pending = manager.stub.Step.future(requests[1])
-                time.sleep(5)  # the pause itself
-                manager.process.send_signal(signal.SIGCONT)
-                assert pending.result(timeout=30).header.step == step + 1
-            elif over_a_stream:
-                assert [answer.header.step for answer in manager.stub.Steps(iter(requests[1:]))] == [step + 1]
-            else:
-                manager.stub.Step(requests[1])
-            assert pool_exists(manager.stub)
