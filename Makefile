@@ -48,7 +48,9 @@ check: lint ## quick checks: lint, types, imports, unit and property tests
 	$(BIN)/pytest -q -m 'unit or property'
 
 test: lint $(FETCHED) ## everything but long runs, GPU and containers
-	$(BIN)/pytest -m 'not soak and not gpu and not compose'
+	$(BIN)/pytest -m 'not soak and not gpu and not compose and not interpret'
+	# Triton reads the variable when it is imported, so its interpreter has a process of its own.
+	TRITON_INTERPRET=1 $(BIN)/pytest -m interpret tests/kernels/interpret
 
 soak: $(INSTALLED) $(FETCHED) ## long runs
 	$(BIN)/pytest -m soak
