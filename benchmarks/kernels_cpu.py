@@ -1,10 +1,13 @@
 """CPU kernels against the machine's own limits and against plain torch.
 
-    python benchmarks/kernels_cpu.py [--threads 2] [--repeats 15] [--quick]
+    python benchmarks/kernels_cpu.py [--threads 2] [--repeats 15] [--quick] [--cpu-time]
 
 Each line interleaves ours, torch and a probe of the limit, and takes the tenth percentile of each: on a shared machine
-only ratios within a line mean anything. Limits: for decode, reading as many bytes with torch's sum; for products, the
-fastest product of the run, whoever computed it. KV and weights are cycled, so that they come from memory, not cache.
+only ratios within a line mean anything. Limits: for decode, reading as many bytes with torch's sum; for prefill, a
+large product, ours or torch's, whichever is faster. KV and weights are cycled: they come from memory, not from cache.
+
+--cpu-time counts the processor time of all threads, divided by their number: what it would take if neighbours left the
+cores alone, but for what they take of caches and memory.
 """
 
 import argparse
@@ -31,14 +34,21 @@ SCALE = HEAD_DIM**-0.5
 PROJECTIONS = {"qkv": (960, 576), "attention out": (576, 576), "gate and up": (3072, 576), "down": (576, 1536)}
 
 
+clock: Callable[[], float] = time.perf_counter
+
+
+def processor_time() -> float:
+    return time.process_time() / torch.get_num_threads()
+
+
 def tenth_percentiles(calls: Sequence[Callable[[int], object]], repeats: int) -> list[float]:
     """Seconds of each call, in turns; a call is told the number of the turn."""
     taken: list[list[float]] = [[] for _ in calls]
     for turn in range(repeats + 1):
         for call, seconds in zip(calls, taken, strict=True):
-            started = time.perf_counter()
+            started = clock()
             call(turn)
-            seconds.append(time.perf_counter() - started)
+            seconds.append(clock() - started)
     return [sorted(seconds[1:])[len(seconds) // 10] for seconds in taken]  # the first turn warms up
 
 
@@ -88,8 +98,8 @@ def decode_line(sequences: int, context: int, kv_dtype: torch.dtype, repeats: in
     )
 
 
-def product_line(name: str, rows: int, repeats: int) -> float:
-    """One projection of all layers of the demo model; returns the best FLOP/s of the line."""
+def product_line(name: str, rows: int, repeats: int) -> None:
+    """One projection of all layers of the demo model."""
     out_features, in_features = PROJECTIONS[name]
     copies = -(-OUT_OF_CACHE // (out_features * in_features * 4))
     plain = [torch.randn(out_features, in_features) for _ in range(min(copies, 30))]
@@ -107,28 +117,32 @@ def product_line(name: str, rows: int, repeats: int) -> float:
         f"  {name:14} {rows:4} rows  {ours * 1e6:8.0f} us  {flops / ours / 1e9:6.1f} GFLOP/s "
         f"{out_features * in_features * 4 / ours / 1e9:5.1f} GB/s  torch {torchs * 1e6:8.0f} us ({torchs / ours:4.1f}x)"
     )
-    return flops / min(ours, torchs)
 
 
-def prefill_line(tokens: int, kv_dtype: torch.dtype, bound: float, repeats: int) -> None:
+def prefill_line(tokens: int, kv_dtype: torch.dtype, repeats: int) -> None:
     blocks = -(-tokens // BLOCK)
     pool = kernels.allocate_pool(PoolShape(blocks, 1, KV_HEADS, BLOCK, HEAD_DIM, kv_dtype)).normal_()
     batch = RaggedBatch.of([tokens], [tokens], (torch.randperm(blocks) + 1).to(torch.int32)[None])
     query = torch.randn(tokens, HEADS, HEAD_DIM)
     sides = (torch.randn(heads, tokens, HEAD_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))
     contiguous_query, keys, values = (side.to(kv_dtype)[None] for side in sides)
-    ours, plain = tenth_percentiles(
+    weight, wide = torch.randn(576, 576), torch.randn(tokens, 576)
+    packed = kernels.pack_linear(weight)
+    ours, plain, *products = tenth_percentiles(
         (
             lambda _: kernels.paged_attention(query, pool, 0, batch, scale=SCALE),
             lambda _: scaled_dot_product_attention(contiguous_query, keys, values, is_causal=True, enable_gqa=True),
+            lambda _: kernels.linear(wide, packed),
+            lambda _: torch_linear(wide, weight),
         ),
         repeats,
     )
+    bound = 2 * tokens * 576 * 576 / min(products)
     flops = 4 * HEADS * HEAD_DIM * tokens * (tokens + 1) // 2  # q.k and p.v, the visible half
     print(
         f"  {str(kv_dtype)[6:]:9} {tokens} tokens  {ours * 1e3:7.1f} ms  {flops / ours / 1e9:6.1f} GFLOP/s "
-        f"({flops / ours / bound:4.0%} of the arithmetic bound)  torch SDPA, contiguous KV {plain * 1e3:7.1f} ms "
-        f"({plain / ours:4.1f}x)"
+        f"({flops / ours / bound:4.0%} of {bound / 1e9:.0f}, a large product's)  "
+        f"torch SDPA, contiguous KV {plain * 1e3:7.1f} ms ({plain / ours:4.1f}x)"
     )
 
 
@@ -145,12 +159,19 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="the main cells only")
+    parser.add_argument("--cpu-time", action="store_true", help="processor time per thread instead of elapsed time")
     options = parser.parse_args()
+    if options.cpu_time:
+        global clock
+        clock = processor_time
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     # A huge page must be had for the probe to be a bound: see that the machine gives some.
     huge_zeros(OUT_OF_CACHE).fill_(1)
-    print(f"{processor()}; torch {torch.__version__}, {options.threads} threads; load {os.getloadavg()[0]:.1f}")
+    print(
+        f"{processor()}; torch {torch.__version__}, {options.threads} threads; load {os.getloadavg()[0]:.1f}; "
+        f"{'processor time per thread' if options.cpu_time else 'elapsed time'}"
+    )
     print(kernels.backend())
 
     print("decode attention, one layer, 9 query and 3 KV heads of 64, block 16")
@@ -163,15 +184,13 @@ def main() -> None:
                     decode_line(sequences, context, dtype, max(5, options.repeats // 3))
 
     print("products with weights, float32")
-    bound = 0.0
     for rows in (1, 2, 4, 8, 16, 32, 128, 512) if not options.quick else (1, 16, 512):
         for name in PROJECTIONS:
-            bound = max(bound, product_line(name, rows, options.repeats))
-    print(f"  arithmetic bound of this run: {bound / 1e9:.0f} GFLOP/s")
+            product_line(name, rows, options.repeats)
 
     print("prefill attention, causal")
     for dtype in (torch.float32, torch.bfloat16):
-        prefill_line(1536, dtype, bound, options.repeats)
+        prefill_line(1536, dtype, options.repeats)
 
 
 if __name__ == "__main__":

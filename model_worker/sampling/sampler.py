@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels import argmax
 from model_worker.sampling.params import SamplingParams
 
 
@@ -78,8 +79,8 @@ def sample(
     for row, tokens in enumerate(banned):
         if tokens:
             logits[row, list(tokens)] = -torch.inf
-    tokens = torch.argmax(logits, dim=-1).tolist()
+    chosen_tokens: list[int] = argmax(logits).tolist()
     for row, chosen in enumerate(params):
         if not chosen.greedy:
-            tokens[row] = draw(logits[row], chosen, positions[row])
-    return tokens
+            chosen_tokens[row] = draw(logits[row], chosen, positions[row])
+    return chosen_tokens
