@@ -145,9 +145,17 @@ class Manager:
     # --- steps
 
     def step(self, request: steps_pb2.StepRequest) -> steps_pb2.StepResponse:
-        """Serve one step; the same bytes again get the same answer without a second effect (rule 1)."""
+        """Serve one step; the same bytes again get the same answer without a second effect (rule 1).
+
+        A pool that a fault of ours leaves half changed is dropped: its worker attaches again with its own tables, and
+        what they say is whole.
+        """
         tenure = self._tenure(request.pool, request.epoch)
-        response = tenure.pool.apply(request)
+        try:
+            response = tenure.pool.apply(request)
+        finally:
+            if tenure.pool.torn:
+                self._drop(request.pool, "a step failed half-way; attach again")
         tenure.lease.renew()
         return response
 

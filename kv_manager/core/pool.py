@@ -58,6 +58,7 @@ class Pool:
         adopted_up_to: the greatest id of the snapshot; smaller ones may be new to this manager.
         refused: ids answered ``waiting`` at their admission and not served since; they may be sent again.
         draining: nobody new is admitted any more.
+        torn: a step began to change the state and did not come to its end.
         preemptions: how many sequences gave way, by mode and reason.
         recent_preemptions: the last ones with their steps, newest last.
     """
@@ -79,6 +80,7 @@ class Pool:
     adopted_up_to: int = 0
     refused: set[int] = field(default_factory=set)
     draining: bool = False
+    torn: bool = False
     totals: Totals = field(default_factory=Totals)
     preemptions: Counter[tuple[int, int]] = field(default_factory=Counter)
     recent_preemptions: deque[tuple[int, steps_pb2.Preempted]] = field(
@@ -140,6 +142,7 @@ class Pool:
             return self._replay(request.step, data)
         validate_step(self, request)
         before = Before.of(self) if self.journal is not None else None
+        self.torn = True
         work = self._begin(request)
         if request.HasField("commits"):
             self._commit(work)
@@ -157,6 +160,7 @@ class Pool:
         if self.journal is not None and before is not None:
             record_step(self, self.journal, work, before)
         self._last_request, self._last_response = data, work.response
+        self.torn = False
         return work.response
 
     def _replay(self, step: int, data: bytes) -> steps_pb2.StepResponse:
