@@ -12,6 +12,8 @@ from kernels.triton.device import check_format
 from kernels.triton.tiles import power_of_two
 
 COMBINED_AT_ONCE = 16
+PRODUCTS = {torch.float32: "ieee", torch.float16: "tf32", torch.bfloat16: "tf32"}
+"""Types of queries, and how their products are computed: float32 exactly, where the default would round to tf32."""
 
 
 def paged_attention(
@@ -46,6 +48,8 @@ def paged_attention(
     """
     check_attention(query, pool, batch, window, soft_cap, sinks, kv_scales)
     check_format(pool.dtype)
+    if query.dtype not in PRODUCTS:
+        raise ValueError(f"queries are {query.dtype}; these kernels multiply {', '.join(map(str, PRODUCTS))}")
     if query.stride(2) != 1 or pool.stride(5) != 1:
         raise ValueError("the last dimension of queries and of the pool must be contiguous")
     _, num_heads, head_dim = query.shape
@@ -91,7 +95,7 @@ def paged_attention(
             KEYS=work.tiles.keys,
             SPLIT=work.num_splits > 1,
             UNMASKED_TILES=work is plan.long and window is None and query.dtype != torch.float32,
-            PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
+            PRECISION=PRODUCTS[query.dtype],
             num_warps=work.tiles.warps,
             num_stages=work.tiles.stages,
         )

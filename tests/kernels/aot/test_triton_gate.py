@@ -155,7 +155,7 @@ def test_launches_are_specialised_as_at_run_time() -> None:
     for argument in ("query", "keys", "values"):
         assert re.search(rf"%{argument}: !tt.ptr<bf16> {{tt.divisibility = 16 : i32}}", text)
     assert re.search(r"%kv_block_stride: i32 {tt.divisibility = 16 : i32}", text)
-    # Two decoded tokens of 8 KV heads. 1,401 keys x 8 heads over 8 * 4 programs are 350 keys, or 6 tiles of 64, a split.
+    # Two decoded tokens, 8 KV heads. 1,401 keys * 8 over 8 * 4 programs are 350 keys, or 6 tiles of 64, a split.
     assert launch.grid == (2 * 8, 4)
 
 

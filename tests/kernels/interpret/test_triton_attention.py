@@ -140,11 +140,18 @@ def test_a_window_of_the_wrong_width_is_told_apart() -> None:
         assert relative_error(actual, attended(case, wrong)) > 1e-3
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_splits_are_combined(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_chunks_over_a_prefix(dtype: torch.dtype) -> None:
+    """Tiles of 128 rows, 42 tokens of 3 heads, and 64 keys: whole tiles before the diagonal are read without a mask."""
+    check(paged_case([(100, 300), (20, 64), (130, 130), (43, 191)], (6, 2), 32, dtype=dtype))
+
+
+@pytest.mark.parametrize(("dtype", "at_once"), [(torch.float32, 2), (torch.bfloat16, 16)])
+def test_splits_are_combined(dtype: torch.dtype, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """1,400 keys of 2 heads on 8 multiprocessors: splits of at least 256 keys, six for the longest; the sequence of one
-    key fills one and leaves five empty.
+    key fills one and leaves five empty. They are combined in one go, or two at a time.
     """
+    monkeypatch.setattr("kernels.triton.attention.COMBINED_AT_ONCE", at_once)
     case = paged_case([(1, 1400), (1, 1), (1, 257)], (6, 2), 32, dtype=dtype)
     check(case)
     check(case, window=1000, sinks=True)
@@ -231,6 +238,9 @@ def test_bad_arguments_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             attend(case, **options)
+    double = paged_case([(1, 8)], (2, 1), 32, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"queries are torch\.float64"):
+        attend(double)
     with pytest.raises(ValueError, match="last dimension"):
         paged_attention(case.query.mT.contiguous().mT, case.pool, LAYER, case.batch, scale=1.0)
     fp8 = paged_case([(1, 8)], (2, 1), 32, kv_dtype=torch.float8_e5m2)
