@@ -41,7 +41,8 @@ def fuzz(target: Target, messages: int, seed: int) -> Fuzzer:
 
 @pytest.fixture(scope="module")
 def manager(run_manager):
-    with run_manager("--metrics", "", "--max-pool-blocks", str(MAX_POOL_BLOCKS)) as process:
+    flags = ("--metrics", "", "--max-pool-blocks", str(MAX_POOL_BLOCKS), "--lease-seconds", "3600")
+    with run_manager(*flags) as process:
         with grpc.insecure_channel(process.grpc, CHANNEL_OPTIONS) as channel:
             yield process, channel
         assert process.process.poll() is None
