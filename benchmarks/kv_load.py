@@ -49,6 +49,7 @@ class DecodeLoad:
     Attributes:
         crossings: advances sent so far.
         admissions: prompts sent so far.
+        first_free_seq: the id of the next prompt.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class DecodeLoad:
         self.admissions = 0
         self._dice = random.Random(f"{pool}/{seed}")
         self._due: defaultdict[int, list[Decoding]] = defaultdict(list)
-        self._next_seq = 1
+        self.first_free_seq = 1
 
     def spec(self, num_blocks: int) -> attach_pb2.PoolSpec:
         """The pool to attach."""
@@ -122,8 +123,8 @@ class DecodeLoad:
 
     def _admit(self, request: steps_pb2.StepRequest, output: int) -> None:
         length = self.context + (0 if self.lockstep else self._dice.randrange(BLOCK_SIZE))
-        sequence = Decoding(self._next_seq, length, self.step, length, length + output if self.output else 1 << 62)
-        self._next_seq += 1
+        sequence = Decoding(self.first_free_seq, length, self.step, length, length + output if self.output else 1 << 62)
+        self.first_free_seq += 1
         self.admissions += 1
         request.admits.add(
             seq=sequence.seq, token_ids=self._dice.randbytes(4 * length), num_tokens=length, arrival=sequence.seq
