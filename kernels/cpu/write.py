@@ -64,29 +64,40 @@ def _write(
     if not _heads_together(value):
         value = value.contiguous()
     slots = slots.contiguous()
-    call = Write(
-        key=key.data_ptr(),
-        value=value.data_ptr(),
-        key_stride=key.stride(0),
-        value_stride=value.stride(0),
-        keys=pool.data_ptr() + layer * pool.stride(1) * pool.element_size(),
-        value_offset=pool.stride(2),
-        block_stride=pool.stride(0),
-        head_stride=pool.stride(3),
-        num_blocks=pool.shape[0],
-        slots=slots.data_ptr(),
-        value_type=TYPES[key.dtype],
-        pool_type=TYPES[pool.dtype],
-        tokens=slots.shape[0],
-        kv_heads=pool.shape[3],
-        head_dim=pool.shape[5],
-        block_size=pool.shape[4],
-        threads=torch.get_num_threads(),
-    )
-    if rotation is not None:
+    if rotation is None:
+        query_at, query_stride, heads, cosine_at, sine_at, half = None, 0, 0, None, None, 0
+    else:
         query, cosine, sine = rotation
-        call.query, call.query_stride, call.heads = query.data_ptr(), query.stride(0), query.shape[1]
-        call.cosine, call.sine, call.half = cosine.data_ptr(), sine.data_ptr(), cosine.shape[1]
+        query_at, query_stride, heads = query.data_ptr(), query.stride(0), query.shape[1]
+        cosine_at, sine_at, half = cosine.data_ptr(), sine.data_ptr(), cosine.shape[1]
+    num_blocks, _, _, kv_heads, block_size, head_dim = pool.shape
+    block_stride, layer_stride, value_offset, head_stride, _, _ = pool.stride()
+    # In the order of the struct: naming twenty fields takes as long as writing sixteen tokens.
+    call = Write(
+        query_at,
+        key.data_ptr(),
+        value.data_ptr(),
+        query_stride,
+        key.stride(0),
+        value.stride(0),
+        cosine_at,
+        sine_at,
+        pool.data_ptr() + layer * layer_stride * pool.element_size(),
+        value_offset,
+        block_stride,
+        head_stride,
+        num_blocks,
+        slots.data_ptr(),
+        TYPES[key.dtype],
+        TYPES[pool.dtype],
+        slots.shape[0],
+        heads,
+        kv_heads,
+        head_dim,
+        half,
+        block_size,
+        torch.get_num_threads(),
+    )
     refuse_bad_index(kernels().write(ctypes.byref(call)), f"a slot lies outside the pool's {pool.shape[0]} blocks")
 
 
