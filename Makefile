@@ -23,7 +23,10 @@ export OMP_WAIT_POLICY ?= passive
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-$(INSTALLED): pyproject.toml $(wildcard constraints/*.txt)
+# The editable install compiles the CPU kernels: a changed source is built again.
+KERNEL_SOURCES := hatch_build.py kernels/cpu/build.py $(wildcard kernels/cpu/src/*)
+
+$(INSTALLED): pyproject.toml $(wildcard constraints/*.txt) $(KERNEL_SOURCES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c $(CONSTRAINTS) -e '.[dev]'
 	@touch $@
@@ -48,9 +51,10 @@ check: lint ## quick checks: lint, types, imports, unit and property tests
 	$(BIN)/pytest -q -m 'unit or property'
 
 test: lint $(FETCHED) ## everything but long runs, GPU and containers
-	$(BIN)/pytest -m 'not soak and not gpu and not compose and not interpret'
-	# Triton reads the variable when it is imported, so its interpreter has a process of its own.
-	TRITON_INTERPRET=1 $(BIN)/pytest -m interpret tests/kernels/interpret
+	# Triton reads TRITON_INTERPRET when it is imported, so its interpreter and its compiler have a process each.
+	TRITON_INTERPRET=1 $(BIN)/pytest -q -m interpret tests/kernels/interpret
+	$(BIN)/pytest -q -m aot tests/kernels/aot
+	$(BIN)/pytest -m 'not soak and not gpu and not compose and not interpret and not aot'
 
 soak: $(INSTALLED) $(FETCHED) ## long runs
 	$(BIN)/pytest -m soak

@@ -9,17 +9,20 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from kv_manager.clock import follow_leases
-from kv_manager.core.manager import Manager
-from kv_manager.metrics import ManagerCollector, MetricsServer, StepTimes
-from kv_manager.recording import RecordingManager
-from kv_manager.servicer import KvManagerServicer
-from kv_manager.settings import PREFIX, PROGRAM, Settings
-from octavo.kv.v1 import kv_manager_pb2_grpc
-from service import logs
-from service.process import announce_ready, follow_parent
-from service.serving import Server, serve_until_signal
-from service.settings import load
+try:
+    from kv_manager.clock import follow_leases
+    from kv_manager.core.manager import Manager
+    from kv_manager.metrics import ManagerCollector, MetricsServer, StepTimes
+    from kv_manager.recording import RecordingManager
+    from kv_manager.servicer import KvManagerServicer
+    from kv_manager.settings import PREFIX, PROGRAM, Settings
+    from octavo.kv.v1 import kv_manager_pb2_grpc
+    from service import logs
+    from service.process import announce_ready, follow_parent
+    from service.serving import Server, serve_until_signal
+    from service.settings import load
+except ModuleNotFoundError as error:
+    sys.exit(f"kv_manager: {error}: pip install 'octavo[kv-manager]'")
 
 SERVICE = "octavo.kv.v1.KvManagerService"
 

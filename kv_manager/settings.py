@@ -17,13 +17,14 @@ class Settings:
     listen: str = setting("127.0.0.1:50052", "address to serve gRPC on, host:port; port 0 picks one")
     metrics: str = setting("127.0.0.1:9102", "address to serve Prometheus metrics on; empty turns them off")
     lease_seconds: float = setting(10.0, "how long a pool outlives its worker's broken stream")
-    grace_seconds: float = setting(10.0, "how long running calls may go on after SIGTERM")
+    # Short: calls take milliseconds, and a worker whose stream ends goes on with another manager.
+    grace_seconds: float = setting(1.0, "how long running calls may go on after SIGTERM")
     max_pool_blocks: int = setting(1 << 24, "the largest pool accepted, in blocks of 28 bytes each")
-    record: Path | None = setting(None, "file to record every request and answer to")  # noqa: RUF009
+    record: Path | None = setting(None, "file to record every request and answer to")
     log_level: str = setting("info", "debug, info, warning or error")
-    tls_certificate: Path | None = setting(None, "PEM file: serve TLS with this certificate")  # noqa: RUF009
-    tls_key: Path | None = setting(None, "PEM file: the certificate's key")  # noqa: RUF009
-    tls_ca: Path | None = setting(None, "PEM file: ask clients for certificates signed by this authority")  # noqa: RUF009
+    tls_certificate: Path | None = setting(None, "PEM file: serve TLS with this certificate")
+    tls_key: Path | None = setting(None, "PEM file: the certificate's key")
+    tls_ca: Path | None = setting(None, "PEM file: ask clients for certificates signed by this authority")
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.lease_seconds <= 86_400:

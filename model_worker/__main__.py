@@ -6,10 +6,10 @@ import sys
 # Spinning OpenMP threads starve the services that share the machine; read when torch loads its OpenMP library.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from model_worker import settings
-
 
 def main() -> int:
+    from model_worker import settings
+
     chosen = settings.load()  # wrong flags are answered before torch is imported
     from model_worker import app
 
@@ -17,4 +17,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ModuleNotFoundError as error:
+        sys.exit(f"model_worker: {error}: pip install 'octavo[worker]'")

@@ -35,6 +35,8 @@ from service.serving import Server, until_signal
 logger = logging.getLogger(__name__)
 
 SERVICE = "octavo.worker.v1.WorkerService"
+LOOK_SECONDS = 0.5
+SILENT_SECONDS = 3.0
 
 
 def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
@@ -80,13 +82,17 @@ async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClie
     )
     address = await server.start(settings.listen)
     stopping = asyncio.create_task(until_signal())
-    starting = asyncio.create_task(_start(settings, plan, client, worker, Readiness(worker, server, address, settings)))
+    readiness = Readiness(worker, server, address)
+    starting = asyncio.create_task(_start(settings, plan, client, worker, readiness))
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not stopping.done():
             failing = asyncio.create_task(starting.result().wait())
+            assert worker.engine is not None
+            watching = asyncio.create_task(readiness.watch(worker.engine))
             await asyncio.wait([failing, stopping], return_when=asyncio.FIRST_COMPLETED)
             failing.cancel()
+            watching.cancel()
         failed = not stopping.done()
         if not failed:
             logger.info("%s: draining for up to %g s", stopping.result().name, settings.grace_seconds)
@@ -147,25 +153,41 @@ async def _start(
 class Readiness:
     """Carries the engine's state to health and to the ready line."""
 
-    def __init__(self, worker: Worker, server: Server, address: str, settings: WorkerSettings) -> None:
+    def __init__(self, worker: Worker, server: Server, address: str) -> None:
         self._worker = worker
         self._server = server
         self._address = address
-        self._settings = settings
         self._announced = False
+        self._engine_says = (False, worker.state)
         self.metrics: str | None = None
 
     def report(self, loop: asyncio.AbstractEventLoop, ready: bool, state: str) -> None:
         """Called by the engine's thread."""
-        asyncio.run_coroutine_threadsafe(self._set(ready, state), loop)
+        asyncio.run_coroutine_threadsafe(self._hear(ready, state), loop)
 
-    async def _set(self, ready: bool, state: str) -> None:
-        self._worker.ready, self._worker.state = ready, state
-        await self._server.set_ready(ready)
+    async def watch(self, engine: Engine) -> None:
+        """Notice a manager that neither answers nor hangs up, which the engine, waiting for it, cannot tell."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            silent = engine.silent_seconds
+            if silent > SILENT_SECONDS and self._worker.ready:
+                logger.warning("the KV manager has not answered for %.0f s", silent)
+                await self._show(False, "the KV manager does not answer")
+            elif silent == 0.0 and (self._worker.ready, self._worker.state) != self._engine_says:
+                logger.info("the KV manager answers again")
+                await self._show(*self._engine_says)
+
+    async def _hear(self, ready: bool, state: str) -> None:
+        self._engine_says = (ready, state)
+        await self._show(ready, state)
         if ready and not self._announced:
             self._announced = True
             name = self._worker.model.model if self._worker.model else ""
             announce_ready("model_worker", self._address, metrics=self.metrics, model=name)
+
+    async def _show(self, ready: bool, state: str) -> None:
+        self._worker.ready, self._worker.state = ready, state
+        await self._server.set_ready(ready)
 
 
 Result = TypeVar("Result")
@@ -209,7 +231,13 @@ def _load(settings: WorkerSettings, plan: MemoryPlan) -> tuple[LoadedModel, torc
             logger.info("loading the model: %d %%", round(fraction * 100), extra={"progress": round(fraction, 3)})
 
     loaded = load_model(settings.model, plan.dtype, plan.device, progress)
-    pool = allocate_pool(plan.shape, plan.device)
+    try:
+        pool = allocate_pool(plan.shape, plan.device)
+    except (RuntimeError, MemoryError) as error:
+        raise StartError(
+            f"no memory for {plan.shape.pool_bytes} bytes of KV blocks, lower --num-blocks or --kv-memory-gib: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
     logger.info(
         "pool: %d blocks of %d tokens, %d bytes each, %.2f GiB",
         plan.shape.num_blocks,

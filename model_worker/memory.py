@@ -1,5 +1,6 @@
 """What is loaded where, decided from the model's configuration before anything is loaded."""
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -60,6 +61,12 @@ def plan_memory(settings: WorkerSettings) -> MemoryPlan:
             f"no room for KV blocks: needed {2 * block_bytes} bytes for the null block and one block of "
             f"{settings.block_size} tokens, available {available}"
         )
+    machine = _total_memory(device)
+    if (num_blocks + 1) * block_bytes > machine:
+        raise StartError(
+            f"{num_blocks} KV blocks need {(num_blocks + 1) * block_bytes} bytes, {device} has {machine}: "
+            "lower --num-blocks or --kv-memory-gib"
+        )
     if settings.max_sequences > settings.max_batch_tokens:
         raise StartError(
             f"--max-sequences {settings.max_sequences} exceeds --max-batch-tokens {settings.max_batch_tokens}: "
@@ -88,3 +95,10 @@ def _free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * 0.85)
     return GIB
+
+
+def _total_memory(device: torch.device) -> int:
+    """Bytes the device has, used or not."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

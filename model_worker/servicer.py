@@ -63,7 +63,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 grpc.StatusCode.UNAVAILABLE, f"worker not ready: {state}", reason="NOT_READY", retry_seconds=1.0
             )
         sequence = worker.reader.read(request)
-        if worker.engine.waiting_requests >= worker.max_queued:
+        # Open streams, not the scheduler's queue: it sees a burst only at its next step.
+        if len(worker.streams) - worker.engine.running_requests >= worker.max_queued:
             raise ServiceError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"{worker.max_queued} requests are queued already",

@@ -70,11 +70,15 @@ def load(kind: type[Settings], *, program: str, table: str, arguments: Sequence[
     config = flags.pop("config", None)
     try:
         rows = read_table(config, table)
-        return kind.model_validate({**rows, **EnvSettingsSource(kind)(), **flags})
+        environment = EnvSettingsSource(kind)()
+        return kind.model_validate({**rows, **environment, **flags})
     except SettingsError as error:
         parser.error(str(error))
     except ValidationError as error:
-        parser.error("; ".join(_describe(item, flags, table, prefix) for item in error.errors()))
+        spelled = {name: f"[{table}] {name}" for name in rows}
+        spelled |= {name: f"${prefix}{name.upper()}" for name in environment}
+        spelled |= {name: _flag(name) for name in flags}
+        parser.error("; ".join(_describe(item, spelled, table, prefix) for item in error.errors()))
 
 
 def _flag(name: str) -> str:
@@ -99,7 +103,7 @@ def _metavar(field: FieldInfo) -> str:
     return {int: "N", float: "X", str: "TEXT", Path: "PATH"}.get(typing.cast(type, annotation), "TEXT,TEXT")
 
 
-def _describe(error: Any, flags: dict[str, Any], table: str, prefix: str) -> str:
+def _describe(error: Any, spelled: dict[str, str], table: str, prefix: str) -> str:
     """One line for one pydantic error, naming the setting as its writer spelled it."""
     if not error["loc"]:
         return str(error["msg"]).removeprefix("Value error, ")
@@ -108,5 +112,4 @@ def _describe(error: Any, flags: dict[str, Any], table: str, prefix: str) -> str
         return f"[{table}] has no setting named {name}"
     if error["type"] == "missing":
         return f"{_flag(name)} is required, as is or by ${prefix}{name.upper()}"
-    spelled = _flag(name) if name in flags else name
-    return f"{spelled}: {error['msg']}, found {error['input']!r}"
+    return f"{spelled.get(name, name)}: {error['msg']}, found {error['input']!r}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,7 @@ from service.errors import ErrorInterceptor
 logger = logging.getLogger(__name__)
 
 NOTICE_SECONDS = 0.2
+REPEAT_SECONDS = 1.0
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -60,7 +62,7 @@ class Server:
         return self._ready
 
     async def start(self, listen: str) -> str:
-        """Listen on ``host:port`` (port 0 picks one) and return the address in use.
+        """Listen on ``host:port`` (port 0 picks one) or ``unix:path`` and return the address in use.
 
         Raises:
             OSError: the address cannot be bound.
@@ -75,7 +77,7 @@ class Server:
         except RuntimeError as error:
             raise OSError(f"cannot listen on {listen}: {error}") from error
         await self._server.start()
-        return f"{host}:{port}"
+        return listen if listen.startswith("unix:") else f"{host}:{port}"
 
     async def set_ready(self, ready: bool) -> None:
         """Answer SERVING or NOT_SERVING, for the server as a whole and for each service."""
@@ -97,19 +99,25 @@ class Server:
 
 
 async def until_signal() -> signal.Signals:
-    """Wait for SIGTERM or SIGINT. A second one ends the process at once with status 130."""
+    """Wait for SIGTERM or SIGINT. A second one ends the process at once with status 130.
+
+    Not one within a second of the first: a supervisor and its process group often send the same signal twice, and a
+    parent's death sends it once per thread of the parent.
+    """
     loop = asyncio.get_running_loop()
-    caught: asyncio.Future[signal.Signals] = loop.create_future()
+    caught: asyncio.Future[tuple[signal.Signals, float]] = loop.create_future()
 
     def on_signal(number: signal.Signals) -> None:
-        if caught.done():
+        if not caught.done():
+            caught.set_result((number, loop.time()))
+        elif loop.time() - caught.result()[1] > REPEAT_SECONDS:
             logger.warning("second %s: leaving without a drain", number.name)
-            raise SystemExit(130)
-        caught.set_result(number)
+            logging.shutdown()
+            os._exit(130)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    return await caught
+    return (await caught)[0]
 
 
 async def serve_until_signal(server: Server, grace_seconds: float) -> None:

@@ -73,3 +73,14 @@ def cache_in_use(live_sequences: int) -> ServiceError:
         reason="CACHE_IN_USE",
         metadata={"live_sequences": str(live_sequences)},
     )
+
+
+def pool_in_use(pool: str, worker_id: str) -> ServiceError:
+    """FAILED_PRECONDITION: the pool's worker is alive, and another one must not end its streams by mistake."""
+    return ServiceError(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        f"pool {pool!r} is in use by worker {worker_id!r}; a second worker needs a pool name of its own",
+        reason="POOL_IN_USE",
+        metadata={"pool": pool, "worker_id": worker_id},
+        retry_seconds=1.0,
+    )

@@ -45,3 +45,8 @@ class Lease:
     def over(self) -> bool:
         """Whether the worker counts as gone: its stream is broken and the lease has run out."""
         return self.remaining_ms == 0 and self.streams == 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker holds a stream and was heard within the lease."""
+        return self.streams > 0 and self.remaining_ms > 0

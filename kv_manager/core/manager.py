@@ -8,6 +8,7 @@ from kv_manager.core.adoption import NO_HOST_ENTRY, adopt
 from kv_manager.core.errors import (
     bad_item,
     cache_in_use,
+    pool_in_use,
     pool_not_found,
     sequence_not_found,
     stale_epoch,
@@ -85,9 +86,13 @@ class Manager:
     def attach(self, parts: Iterable[attach_pb2.AttachRequest]) -> attach_pb2.AttachResponse:
         """Bring a pool, with the live tables its worker may have.
 
-        One of the same name is dropped with all its digests; its epoch is over.
+        One of the same name is dropped with all its digests; its epoch is over. But not while another worker process
+        holds a stream on it and is heard: two workers with one pool name would end each other's streams in turn.
         """
         spec, snapshot = self._read_snapshot(list(parts))
+        holder = self._tenures.get(spec.pool)
+        if holder is not None and holder.lease.alive and holder.pool.spec.worker_id != spec.worker_id:
+            raise pool_in_use(spec.pool, holder.pool.spec.worker_id)
         pool = Pool.create(self.manager_id, spec, self._next_epoch)
         adoption = adopt(pool, snapshot)
         self._next_epoch += 1

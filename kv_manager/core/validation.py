@@ -35,7 +35,7 @@ def validate_spec(spec: attach_pb2.PoolSpec, max_blocks: int) -> None:
         raise invalid_argument("pool.step", f"is {spec.step}, must be at most {MAX_FIRST_STEP}")
     if spec.watermark_blocks >= spec.num_blocks:
         raise invalid_argument("pool.watermark_blocks", f"is {spec.watermark_blocks} of {spec.num_blocks} blocks")
-    if spec.reuse_regime == common_pb2.REUSE_REGIME_UNSPECIFIED:
+    if spec.reuse_regime not in (common_pb2.REUSE_REGIME_ORDERED, common_pb2.REUSE_REGIME_FENCED):
         raise invalid_argument("pool.reuse_regime", "must be ordered or fenced", reason="UNSPECIFIED")
     if spec.HasField("rates"):
         _validate_rates("pool.rates", spec.rates)

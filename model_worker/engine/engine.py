@@ -86,6 +86,7 @@ class Engine:
     _stopping: bool = False
     _attached: bool = False
     _last_loss: str = ""
+    _asked: float = 0.0
 
     def __post_init__(self) -> None:
         self._scheduler = Scheduler(self.limits, self.statistics, time.monotonic)
@@ -120,6 +121,12 @@ class Engine:
     def running_requests(self) -> int:
         """Sequences with a table."""
         return len(self._scheduler.running)
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long the thread has stood waiting for an answer of the manager's, 0 when it does not."""
+        asked = self._asked
+        return time.monotonic() - asked if asked else 0.0
 
     @property
     def epoch(self) -> int:
@@ -191,6 +198,7 @@ class Engine:
             logger.warning("%s; trying again", message)
             self.on_ready(False, message)
         self._last_loss = message
+        self._asked = 0.0
         launched, self._launched = self._launched, None
         if keep_tables and launched is not None:
             self._execute(launched)
@@ -227,8 +235,9 @@ class Engine:
         if self._launched is not None:
             self._execute(self._launched)
             self._launched = None
-        began = time.monotonic()
+        self._asked = began = time.monotonic()
         response = self.manager.receive()
+        self._asked = 0.0
         self.statistics.manager_wait_seconds += time.monotonic() - began
         batch, ended = self._scheduler.launch(response)
         if ended:

@@ -228,6 +228,57 @@ def test_readiness_follows_the_manager(demo_model: Path) -> None:
         assert "lost the KV manager" in caught.value.details()
 
 
+def test_a_frozen_manager_is_noticed_and_its_streams_go_on(demo_model: Path) -> None:
+    with running_stack(demo_model, gateway=False) as stack:
+        worker = worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address))
+        expected = tokens_of(worker.Generate(generate(max_tokens=40, salt="alone"), timeout=60))
+        watch = health_pb2_grpc.HealthStub(open_channel(stack.worker.address)).Watch(
+            health_pb2.HealthCheckRequest(), timeout=60
+        )
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        stream = worker.Generate(generate(max_tokens=40), timeout=120)
+        tokens = list(next(stream).token_ids)
+        stack.manager.signal(signal.SIGSTOP)
+        frozen = time.monotonic()
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert time.monotonic() - frozen < 10
+        assert worker.GetStats(worker_pb2.GetStatsRequest()).state == "the KV manager does not answer"
+        stack.manager.signal(signal.SIGCONT)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        assert tokens + tokens_of(stream) == expected
+
+
+def test_a_second_worker_is_refused_while_the_first_lives(demo_model: Path) -> None:
+    with running_stack(demo_model, gateway=False) as stack:
+        flags = [f"--model={demo_model}", f"--manager={stack.manager.address}", "--listen=127.0.0.1:0", "--metrics="]
+        worker = worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address))
+        stream = worker.Generate(generate(max_tokens=300), timeout=120)
+        next(stream)
+        with ServiceProcess("model_worker", *flags) as second:
+            while not any("POOL_IN_USE" in line for line in second.log):  # the line comes, or the test times out
+                assert second.process.poll() is None
+                next(stream)
+            # The first one dies without a word; the second takes its place.
+            stack.worker.process.kill()
+            second.wait_ready(60)
+
+
+def test_a_burst_beyond_the_queue_is_refused(demo_model: Path) -> None:
+    flags = {"max-queued": 10, "max-sequences": 2}
+    with running_stack(demo_model, gateway=False, worker_flags=flags) as stack:
+        worker = worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address))
+        streams = [worker.Generate(generate(max_tokens=4), timeout=120) for _ in range(60)]
+        ends = []
+        for stream in streams:
+            try:
+                ends.append(len(tokens_of(stream)))
+            except grpc.RpcError as error:
+                ends.append(error.code())
+        # At most 10 without a table at any moment, 2 with one: the burst itself must be refused in part.
+        assert set(ends) == {4, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert ends.count(4) >= 10
+
+
 def run_worker(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "model_worker", "--listen=127.0.0.1:0", "--metrics=", *flags],
@@ -248,6 +299,7 @@ def test_wrong_settings_end_the_start_with_one_line(demo_model: Path, tmp_path: 
         f"--model={demo_model} --kv-memory-gib=0.0001": "no room for KV blocks: needed 1474560 bytes",
         f"--model={demo_model} --max-sequences=99 --max-batch-tokens=8": "--max-sequences 99 exceeds",
         f"--model={demo_model} --device=cuda": "sees no CUDA device",
+        f"--model={demo_model} --num-blocks=100000000": "KV blocks need 73728000737280 bytes, cpu has",
     }
     for flags, said in cases.items():
         ended = run_worker(*flags.split(" "))
