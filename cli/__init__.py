@@ -1,9 +1,10 @@
 """The ``octavo`` command, and the only place that may put services together.
 
-- ``main``: the commands and the one place where errors become a line and an exit status
+- ``main``: the one place where errors become a line and an exit status; ``commands`` lists the commands
 - ``serve``: gateway, worker and manager on this machine; ``stack`` says how each is started, ``supervisor`` runs them
 - ``generate``, ``chat``: text from a gateway
 - ``models``: model folders on this disk
 - ``inspection``: a manager's pools, tables and blocks
+- ``playback``: a manager's record, played back
 - ``embedded_worker``: a model worker with the KV manager in its own process
 """

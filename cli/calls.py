@@ -1,7 +1,8 @@
 """Calls to a service: one channel, and failures as one line for people."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import grpc
 from google.rpc import error_details_pb2
@@ -9,6 +10,8 @@ from google.rpc import error_details_pb2
 from cli.failures import CliError
 from service.channels import open_channel
 from service.errors import error_info_of, status_of
+
+Answer = TypeVar("Answer")
 
 
 @contextlib.contextmanager
@@ -26,23 +29,66 @@ def channel_to(address: str, peer: str) -> Iterator[grpc.Channel]:
             raise explain(error, address, peer) from error
 
 
+class StreamBroke(grpc.RpcError):
+    """A stream ended in an error after its first answer: somebody was there."""
+
+    def __init__(self, cause: grpc.RpcError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def answers_of(call: Iterable[Answer]) -> Iterator[Answer]:
+    """A stream's answers.
+
+    Raises:
+        StreamBroke: the call failed after its first answer.
+        grpc.RpcError: it failed before.
+    """
+    begun = False
+    try:
+        for answer in call:
+            begun = True
+            yield answer
+    except grpc.RpcError as error:
+        if begun:
+            raise StreamBroke(error) from error
+        raise
+
+
 def explain(error: grpc.RpcError, address: str, peer: str) -> CliError:
     """The line for a failed call: what the server said of fields, else its reason, else what the transport knows."""
+    if isinstance(error, StreamBroke):
+        return CliError(f"the answer broke off: {_said(error.cause) or _transport(error.cause, address, peer)}")
+    if said := _said(error):
+        return CliError(said)
+    if isinstance(error, grpc.Call):
+        details = error.details() or "no details"
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return CliError(f"no {peer} answers at {address}: is `octavo serve` running there? ({details})")
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return CliError(f"what answers at {address} is no Octavo {peer} ({details})")
+    return CliError(_transport(error, address, peer))
+
+
+def _said(error: grpc.RpcError) -> str:
+    """What an Octavo service said; empty when none did."""
     if not isinstance(error, grpc.Call):
-        return CliError(f"call to the {peer} at {address} failed: {error}")
-    code = error.code()
-    details = error.details() or "no details"
-    name = code.name.lower().replace("_", " ")
-    violations = _field_violations(error)
-    if violations:
-        return CliError(f"{name}: " + "; ".join(violations))
+        return ""
+    if violations := _field_violations(error):
+        return f"{_name(error)}: " + "; ".join(violations)
     if (info := error_info_of(error)) is not None:
-        return CliError(f"{name}: {details} ({info.reason})")
-    if code is grpc.StatusCode.UNAVAILABLE:
-        return CliError(f"no {peer} answers at {address}: is `octavo serve` running there? ({details})")
-    if code is grpc.StatusCode.UNIMPLEMENTED:
-        return CliError(f"what answers at {address} is no Octavo {peer} ({details})")
-    return CliError(f"{name} from the {peer} at {address}: {details}")
+        return f"{_name(error)}: {error.details() or 'no details'} ({info.reason})"
+    return ""
+
+
+def _transport(error: grpc.RpcError, address: str, peer: str) -> str:
+    if not isinstance(error, grpc.Call):
+        return f"call to the {peer} at {address} failed: {error}"
+    return f"{_name(error)} from the {peer} at {address}: {error.details() or 'no details'}"
+
+
+def _name(error: grpc.Call) -> str:
+    return str(error.code().name.lower().replace("_", " "))
 
 
 def _field_violations(error: grpc.RpcError) -> list[str]:

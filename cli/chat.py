@@ -6,17 +6,18 @@ from typing import Annotated
 
 import typer
 
-from cli.options import AddressOption
+from cli.failures import refusal
+from cli.options import INT32_MAX, INT64_MAX, AddressOption
 
 HELP = "/reset forgets the conversation, /system TEXT sets the system message, /exit leaves; Ctrl-C stops an answer"
 
 
 def chat(
     system: Annotated[str, typer.Option(help="system message [default: the model's own]")] = "",
-    max_tokens: Annotated[int | None, typer.Option(help="most tokens of an answer")] = None,
+    max_tokens: Annotated[int | None, typer.Option(max=INT32_MAX, help="most tokens of an answer")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy [default: 1]")] = None,
     top_p: Annotated[float | None, typer.Option(help="keep this much probability, in (0, 1]")] = None,
-    seed: Annotated[int | None, typer.Option(help="makes sampling repeatable")] = None,
+    seed: Annotated[int | None, typer.Option(max=INT64_MAX, help="makes sampling repeatable")] = None,
     model: Annotated[str, typer.Option(help="a served model's name [default: the only one]")] = "",
     address: AddressOption = "",
 ) -> None:
@@ -25,10 +26,11 @@ def chat(
 
     from cli.calls import channel_to, explain
     from cli.conversation import Conversation
-    from cli.options import gateway_address
+    from cli.options import accept_any_bytes, gateway_address
     from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
     options = gateway_pb2.GenerateOptions(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    accept_any_bytes()
     with channel_to(address := gateway_address(address), "gateway") as channel:
         stub = gateway_pb2_grpc.GatewayServiceStub(channel)
         models = stub.ListModels(gateway_pb2.ListModelsRequest()).models
@@ -61,18 +63,21 @@ def talk(turn: Callable[[str], str], reset: Callable[[], None], set_system: Call
             write("\n")
             return
         command, _, rest = line.partition(" ")
-        match command:
-            case "":
-                continue
-            case "/exit" | "/quit":
-                return
-            case "/reset":
-                reset()
-                print("forgotten", file=sys.stderr)
-            case "/system":
-                set_system(rest.strip())
-                print("set; the conversation starts anew", file=sys.stderr)
-            case _ if command.startswith("/"):
-                print(f"no command {command}: {HELP}", file=sys.stderr)
-            case _:
-                print(turn(line), file=sys.stderr)
+        try:
+            match command:
+                case "":
+                    continue
+                case "/exit" | "/quit":
+                    return
+                case "/reset":
+                    reset()
+                    print("forgotten", file=sys.stderr)
+                case "/system":
+                    set_system(rest.strip())
+                    print("set; the conversation starts anew", file=sys.stderr)
+                case _ if command.startswith("/"):
+                    print(f"no command {command}: {HELP}", file=sys.stderr)
+                case _:
+                    print(turn(line), file=sys.stderr)
+        except UnicodeEncodeError as error:
+            print(f"octavo: {refusal(error)}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from cli.calls import answers_of
 from cli.generate import usage_line
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -29,17 +30,21 @@ class Conversation:
         self._options = options
         self._model = model
         self._write = write
-        self._system = system
+        self._opening: list[gateway_pb2.ChatMessage] = []
         self.messages: list[gateway_pb2.ChatMessage] = []
-        self.reset()
+        self.set_system(system)
 
     def reset(self) -> None:
         """Forget everything but the system message."""
-        self.messages = [gateway_pb2.ChatMessage(role="system", content=self._system)] if self._system else []
+        self.messages = list(self._opening)
 
     def set_system(self, text: str) -> None:
-        """Start anew under another system message; empty for the model's own."""
-        self._system = text
+        """Start anew under another system message; empty for the model's own.
+
+        Raises:
+            UnicodeEncodeError: the text is no UTF-8; nothing has changed. So does ``turn``.
+        """
+        self._opening = [gateway_pb2.ChatMessage(role="system", content=text)] if text else []
         self.reset()
 
     def turn(self, text: str) -> str:
@@ -54,7 +59,7 @@ class Conversation:
         note = "[stopped]"
         call = self._stub.Chat(request)
         try:
-            for response in call:
+            for response in answers_of(call):
                 answer += response.content
                 self._write(response.content)
                 if response.finish_reason:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.failures import CliError
-from cli.options import AddressOption
+from cli.options import INT32_MAX, INT64_MAX, AddressOption
 
 if TYPE_CHECKING:
     from octavo.gateway.v1 import gateway_pb2
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="text to continue; - reads it from stdin")],
-    max_tokens: Annotated[int | None, typer.Option(help="most tokens generated [default: the gateway's]")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(max=INT32_MAX, help="most tokens generated [default: the gateway's]")
+    ] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy [default: 1]")] = None,
     top_p: Annotated[float | None, typer.Option(help="keep this much probability, in (0, 1]")] = None,
-    top_k: Annotated[int | None, typer.Option(help="keep the k most likely tokens; 0 keeps all")] = None,
+    top_k: Annotated[int | None, typer.Option(max=INT32_MAX, help="keep the k most likely tokens; 0 keeps all")] = None,
     min_p: Annotated[float | None, typer.Option(help="drop tokens below this share of the most likely one")] = None,
-    seed: Annotated[int | None, typer.Option(help="makes sampling repeatable")] = None,
+    seed: Annotated[int | None, typer.Option(max=INT64_MAX, help="makes sampling repeatable")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="text that ends the answer; may be given again")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="go on past the end-of-sequence token")] = False,
     model: Annotated[str, typer.Option(help="a served model's name [default: the only one]")] = "",
@@ -29,8 +31,8 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end instead of text")] = False,
 ) -> None:
     """Continue a prompt. Text goes to stdout as it comes, usage to stderr; Ctrl-C cancels the request."""
-    from cli.calls import channel_to
-    from cli.options import gateway_address
+    from cli.calls import answers_of, channel_to
+    from cli.options import accept_any_bytes, gateway_address
     from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
     options = gateway_pb2.GenerateOptions(
@@ -43,6 +45,7 @@ def generate(
         stop=stop or [],
         ignore_eos=ignore_eos,
     )
+    accept_any_bytes()
     text = sys.stdin.read() if prompt == "-" else prompt
     request = gateway_pb2.GenerateRequest(model=model, prompt=text, options=options)
     address = gateway_address(address)
@@ -52,7 +55,7 @@ def generate(
     with channel_to(address, "gateway") as channel:
         call = gateway_pb2_grpc.GatewayServiceStub(channel).Generate(request, timeout=timeout)
         try:
-            for last in call:
+            for last in answers_of(call):
                 parts.append(last.text)
                 token_ids.extend(last.token_ids)
                 if not as_json:

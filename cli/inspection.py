@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.failures import CliError
-from cli.options import ManagerOption
+from cli.options import UINT64_MAX, ManagerOption
 
 if TYPE_CHECKING:
     from octavo.kv.v1 import inspect_pb2
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def inspect(
     pool: Annotated[str, typer.Option(help="pool's name [default: the only one]")] = "",
-    seq: Annotated[int | None, typer.Option(help="show this sequence's block table")] = None,
+    seq: Annotated[int | None, typer.Option(min=0, max=UINT64_MAX, help="show this sequence's block table")] = None,
     blocks: Annotated[bool, typer.Option("--blocks", help="draw every block of the pool")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
     address: ManagerOption = "",

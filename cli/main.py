@@ -1,38 +1,22 @@
-"""The ``octavo`` command. Each command imports what it needs when it runs, so that ``--help`` answers at once."""
+"""The ``octavo`` command: runs what ``commands`` holds, and makes a line and an exit status of what went wrong."""
 
 import os
 import sys
 from typing import NoReturn
 
-import typer
-
-from cli.chat import chat
-from cli.failures import CliError
-from cli.generate import generate
-from cli.inspection import inspect
-from cli.models import models
-from cli.serve import serve
-
-app = typer.Typer(
-    name="octavo",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Serve large language models from a paged KV cache managed by a service of its own.",
-)
-app.command()(serve)
-app.command()(generate)
-app.command()(chat)
-app.command()(inspect)
-app.add_typer(models, name="models")
+from cli.failures import CliError, refusal
 
 
 def main() -> NoReturn:
-    """Run a command; a ``CliError`` is its message on stderr and exit status 1, Ctrl-C is 130."""
+    """Run a command. What ends it early is one line on stderr and exit status 1; Ctrl-C is 130."""
     try:
-        app()
+        _run()
     except CliError as error:
         print(f"octavo: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except (ValueError, OverflowError) as error:
+        # What protobuf and gRPC raise for a value that no message can carry.
+        print(f"octavo: {refusal(error)}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
@@ -41,6 +25,16 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
     raise SystemExit(0)
+
+
+def _run() -> None:
+    try:
+        from cli.commands import app
+
+        app()
+    except ModuleNotFoundError as error:
+        # The stubs alone install this command too; it can say at least what it lacks.
+        raise CliError(f"{error}: pip install 'octavo[cli]', or 'octavo[demo]' to serve a model here") from error
 
 
 if __name__ == "__main__":

@@ -116,13 +116,14 @@ def _announce(console: Console, started: Started) -> None:
     address = "" if (host, port) == ("127.0.0.1", str(stack.GATEWAY.default_port)) else f" --address {started.gateway}"
     manager = "" if started.manager.endswith(f":{stack.MANAGER.default_port}") else f" --address {started.manager}"
     command = _own_command()
-    request = json.dumps({"prompt": "Once upon a time", "options": {"max_tokens": 32}})
+    # Greedy: at temperature 1 a small model rambles.
+    request = json.dumps({"prompt": "Once upon a time", "options": {"max_tokens": 32, "temperature": 0}})
     console.print(
         f"""
 [bold green]Octavo serves {escape(started.model)} at {started.gateway}[/bold green]
 
-  {command} generate "Once upon a time"{address}
-  {command} chat{address}
+  {command} generate "Once upon a time" --temperature 0{address}
+  {command} chat --temperature 0{address}
   {command} inspect{manager}
   grpcurl -plaintext -d '{escape(request)}' {started.gateway} octavo.gateway.v1.GatewayService/Generate
 

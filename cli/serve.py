@@ -42,6 +42,7 @@ def serve(
     """
     from cli.run_stack import run_stack
 
+    stack.check_installed()
     if not model.exists():
         hint = " (fetch it: octavo models fetch smollm2)" if model == DEFAULT_MODEL else ""
         raise CliError(f"no model at {model}{hint}")

@@ -1,5 +1,6 @@
 """Which processes make up a local Octavo, with which flags, and where they listen."""
 
+import importlib.util
 import os
 import socket
 from collections.abc import Iterable, Mapping
@@ -47,6 +48,21 @@ class StackOptions:
     manager: Mapping[str, object] = field(default_factory=dict)
     worker: Mapping[str, object] = field(default_factory=dict)
     gateway: Mapping[str, object] = field(default_factory=dict)
+
+
+# What the gateway and the worker import beyond this command's own libraries.
+LIBRARIES = ("jinja2", "pydantic_settings", "safetensors", "tokenizers", "torch")
+
+
+def check_installed() -> None:
+    """Refuse early what three children would refuse each in its own words.
+
+    Raises:
+        CliError: a library of the services is missing.
+    """
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CliError(f"serving here needs {', '.join(missing)}: pip install 'octavo[demo]'")
 
 
 def listen_address(endpoint: Endpoint, options: StackOptions, environ: Mapping[str, str] = os.environ) -> str:

@@ -21,7 +21,7 @@ class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
     """Says prompts back in words; some prompts are orders.
 
     "fail": INVALID_ARGUMENT naming two fields. "loading": UNAVAILABLE with a reason. "hang": one word, then nothing
-    until the caller cancels.
+    until the caller cancels. "break off": one word, then the error that a lost connection makes.
     """
 
     def __init__(self) -> None:
@@ -39,6 +39,8 @@ class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
             raise ServiceError(grpc.StatusCode.UNAVAILABLE, "no worker is ready", reason="NO_WORKER", retry_seconds=1)
         for number, word in enumerate(request.prompt.split(" ")):
             yield gateway_pb2.GenerateResponse(text=word if number == 0 else f" {word}", token_ids=[number])
+            if request.prompt == "break off":
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
             if request.prompt == "hang":
                 try:
                     await asyncio.Event().wait()
@@ -54,6 +56,9 @@ class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
         self.requests.append(request)
         if request.messages[-1].content == "fail":
             raise invalid_argument("messages", "too long")
+        if request.messages[-1].content == "break off":
+            yield gateway_pb2.ChatResponse(role="assistant", content="half")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
         yield gateway_pb2.ChatResponse(role="assistant", content=f"{len(request.messages)} ")
         yield gateway_pb2.ChatResponse(content="messages", finish_reason=gateway_pb2.FINISH_REASON_STOP)
 
@@ -113,8 +118,16 @@ Octavo = Callable[..., subprocess.CompletedProcess[str]]
 def octavo() -> Octavo:
     """Runs ``octavo`` with arguments and what it reads on stdin, as a process of its own."""
 
-    def run(arguments: Sequence[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def run(arguments: Sequence[str | bytes], stdin: str = "") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "cli.main", *arguments]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=60,
+            check=False,
+        )
 
     return run

@@ -1,0 +1,24 @@
+"""The commands of ``octavo``. Each imports what it needs when it runs, so that ``--help`` answers at once."""
+
+import typer
+
+from cli.chat import chat
+from cli.generate import generate
+from cli.inspection import inspect
+from cli.models import models
+from cli.playback import replay
+from cli.serve import serve
+
+app = typer.Typer(
+    name="octavo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Serve large language models from a paged KV cache managed by a service of its own.",
+)
+app.command()(serve)
+app.command()(generate)
+app.command()(chat)
+app.command()(inspect)
+app.command()(replay)
+app.add_typer(models, name="models")

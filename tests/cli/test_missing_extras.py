@@ -1,0 +1,56 @@
+"""Too few extras installed: one line names the extra, for the command and for each service."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
+# Libraries that only the extras bring, by what a folder of installed packages calls them.
+WORKER = ("torch", "safetensors")
+GATEWAY = ("jinja2", "pydantic_settings")
+MANAGER = ("grpc_health", "prometheus_client")
+COMMAND = ("typer",)
+
+
+def run_without(hidden: Sequence[str], folder: Path, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``python -m module`` where every installed library but the hidden ones can be imported."""
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if entry.name not in hidden and entry.suffix != ".pth":
+            (folder / entry.name).symlink_to(entry)
+    paths = [folder, ROOT, ROOT / "protos"]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    # -S leaves out the environment's own folder of packages.
+    command = [sys.executable, "-S", "-m", module, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "module", "arguments", "missing", "extra"),
+    [
+        ((*COMMAND, *WORKER, *GATEWAY, *MANAGER), "cli.main", ["generate", "hi"], "typer", "octavo[cli]"),
+        ((*WORKER, *GATEWAY), "cli.main", ["serve"], "jinja2, pydantic_settings, safetensors, torch", "octavo[demo]"),
+        ((*WORKER, *GATEWAY), "gateway", [], "jinja2", "octavo[gateway]"),
+        ((*WORKER, *GATEWAY), "model_worker", ["--model", "m"], "pydantic_settings", "octavo[worker]"),
+        (WORKER, "model_worker", ["--model", "m"], "torch", "octavo[worker]"),
+        ((*WORKER, *GATEWAY, *MANAGER), "kv_manager", [], "prometheus_client", "octavo[kv-manager]"),
+    ],
+)
+def test_what_is_missing_is_one_line(
+    tmp_path: Path, hidden: Sequence[str], module: str, arguments: list[str], missing: str, extra: str
+) -> None:
+    done = run_without(hidden, tmp_path, module, *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert missing in done.stderr
+    assert f"pip install '{extra}'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_command_and_the_manager_need_no_more_than_their_extra(tmp_path: Path) -> None:
+    assert run_without((*WORKER, *GATEWAY), tmp_path, "cli.main", "--help").returncode == 0
