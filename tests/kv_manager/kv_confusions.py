@@ -79,6 +79,27 @@ def join_a_group(dice: random.Random, planned: NextStep) -> None:
             admit.arrival = each.arrival + dice.choice((0, 1))
 
 
+def fail_and_commit(dice: random.Random, planned: NextStep) -> None:
+    """Everybody is released after a failed step, and yet somebody's tokens are committed."""
+    request = planned.request
+    commits = request.commits.__class__()
+    commits.CopyFrom(request.commits)
+    pool, epoch, step = request.pool, request.epoch, request.step
+    request.Clear()
+    request.pool, request.epoch, request.step, request.failed_step = pool, epoch, step, step - 1
+    request.completed_step = max(0, step - 2)
+    request.commits.CopyFrom(commits)
+    for each in planned.running + planned.parked:
+        request.releases.add(seq=each.seq)
+
+
+def fork_behind_the_window(dice: random.Random, planned: NextStep) -> None:
+    """Where the pool has a window; elsewhere a fork of nothing is right."""
+    for each in planned.running[:1]:
+        planned.heard += 1
+        planned.request.forks.add(parent=each.seq, children=[planned.heard], num_tokens=0)
+
+
 CONFUSIONS: tuple[Callable[[random.Random, NextStep], None], ...] = (
     commit_twice,
     commit_beyond_the_table,
@@ -89,6 +110,8 @@ CONFUSIONS: tuple[Callable[[random.Random, NextStep], None], ...] = (
     resume_twice,
     fork_a_child,
     join_a_group,
+    fail_and_commit,
+    fork_behind_the_window,
 )
 
 
@@ -140,6 +163,18 @@ def no_limit(spec: Spec, live: Live, other: Live) -> None:
     spec.tenant_limits.add(tenant="none", soft_blocks=2, hard_blocks=1)
 
 
+def too_many_host_blocks(spec: Spec, live: Live, other: Live) -> None:
+    spec.host_blocks = 2**31
+
+
+def unpriced_swaps(spec: Spec, live: Live, other: Live) -> None:
+    spec.host_blocks, spec.block_bytes = 4, 0
+
+
+def a_long_tenant(spec: Spec, live: Live, other: Live) -> None:
+    spec.tenant_limits.add(tenant="t" * 257, soft_blocks=1, hard_blocks=1)
+
+
 SNAPSHOT_CONFUSIONS: tuple[Callable[[Spec, Live, Live], None], ...] = (
     two_tables,
     computed_beyond_the_ids,
@@ -149,6 +184,9 @@ SNAPSHOT_CONFUSIONS: tuple[Callable[[Spec, Live, Live], None], ...] = (
     two_prefixes,
     the_same_tenant,
     no_limit,
+    too_many_host_blocks,
+    unpriced_swaps,
+    a_long_tenant,
 )
 
 
