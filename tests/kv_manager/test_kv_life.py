@@ -24,7 +24,9 @@ pytestmark = pytest.mark.e2e
 
 FAKE_WORKER = Path(__file__).with_name("kv_fake_worker_process.py")
 LEASE_SECONDS = 0.4
-FLAGS = ("--metrics", "", "--lease-seconds", str(LEASE_SECONDS), "--log-level", "error")
+KILL_LEASE_SECONDS = 1.5
+"""A process on a busy machine may take a while from its Attach to its first step."""
+QUIET = ("--metrics", "", "--log-level", "error", "--lease-seconds")
 """Nobody reads the log here, and a warning per dropped pool fills a pipe within hundreds of cycles."""
 
 
@@ -76,15 +78,16 @@ def drop_connections(manager, cycles, most_bytes_per_cycle):
 
 def test_dropped_connections_leave_nothing(run_manager):
     """A pool kept would cost 512 * 28 bytes for its blocks and about 60 kB for its cache; a stream, a few kB."""
-    with run_manager(*FLAGS) as manager:
+    with run_manager(*QUIET, str(LEASE_SECONDS)) as manager:
         drop_connections(manager, 300, most_bytes_per_cycle=8_000)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
 def test_ten_thousand_dropped_connections_leave_nothing(run_manager):
-    with run_manager(*FLAGS) as manager:
-        drop_connections(manager, 10_000, most_bytes_per_cycle=100)
+    """The resident size is a high-water mark: it still steps up when a busy moment keeps more pools alive at once."""
+    with run_manager(*QUIET, str(LEASE_SECONDS)) as manager:
+        drop_connections(manager, 10_000, most_bytes_per_cycle=500)
 
 
 def kill_workers(manager, kills, at_once):
@@ -103,32 +106,32 @@ def kill_workers(manager, kills, at_once):
             worker.kill()
             worker.wait()
             worker.stdout.close()
-        waits.append(until_gone(manager.stub, set(names), seconds=2 * LEASE_SECONDS + 5))
+        waits.append(until_gone(manager.stub, set(names), seconds=2 * KILL_LEASE_SECONDS + 5))
         sizes.append(manager.resident_bytes())
     per_kill = slope(sizes) / at_once
     print(
         f"{kills} workers killed: resident {sizes[0] / 1e6:.1f} -> {sizes[-1] / 1e6:.1f} MB, {per_kill:.0f} bytes per "
         f"worker; pools gone after {statistics.median(waits):.2f} s (median), {max(waits):.2f} s at most; "
-        f"lease {LEASE_SECONDS} s"
+        f"lease {KILL_LEASE_SECONDS} s"
     )
     return per_kill, waits
 
 
 def test_killed_workers_leave_nothing(run_manager):
-    with run_manager(*FLAGS) as manager:
-        per_kill, waits = kill_workers(manager, 20, at_once=4)
-        # Five points make no regression; that no pool stays is what 20 can show.
+    with run_manager(*QUIET, str(KILL_LEASE_SECONDS)) as manager:
+        per_kill, waits = kill_workers(manager, 20, at_once=5)
+        # Four points make no regression; that no pool stays is what 20 can show.
         assert per_kill < 200_000
-        assert statistics.median(waits) >= LEASE_SECONDS / 2, "a pool was dropped before its lease was over"
+        assert statistics.median(waits) >= KILL_LEASE_SECONDS / 2, "a pool was dropped before its lease was over"
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
 def test_two_hundred_killed_workers_leave_nothing(run_manager):
-    with run_manager(*FLAGS) as manager:
-        per_kill, waits = kill_workers(manager, 200, at_once=4)
+    with run_manager(*QUIET, str(KILL_LEASE_SECONDS)) as manager:
+        per_kill, waits = kill_workers(manager, 200, at_once=5)
         assert per_kill < 4_000
-        assert statistics.median(waits) >= LEASE_SECONDS / 2
+        assert statistics.median(waits) >= KILL_LEASE_SECONDS / 2
 
 
 def test_a_paused_manager_drops_nobody(run_manager):
