@@ -1,21 +1,29 @@
-"""A prompt, or a conversation, becomes token ids that fit the model; or an error says why it cannot.
+"""A prompt, or a conversation, becomes token ids that fit the model, and back; or an error says why it cannot.
 
 Problems name ``prompt``; each surface knows which of its fields the prompt came in.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.errors import InvalidRequest
 from gateway.models import ServedModel
 from gateway.parameters import Parameters
 from gateway.text.chat_template import ChatTemplateError
+from service.channels import MAX_MESSAGE_BYTES
 
 PROMPT = "prompt"
 
 # Encoding runs at megabytes per second: up to here it takes less than handing it to a thread would cost the others.
 INLINE_CHARACTERS = 4096
+
+# Looking at this many ids, or decoding them, takes about 2 ms. A built-in such as `min` holds the GIL until it is done,
+# so more are looked at in slices of this size: a thread that did it at once would stall the event loop all the same.
+IDS_AT_ONCE = 16384
+
+# What an answer's message takes beside its text is far below this.
+MAX_TEXT_BYTES = MAX_MESSAGE_BYTES - 4096
 
 # Checked here and not by the template, which may drop an unknown role silently.
 ROLES = ("system", "user", "assistant", "tool")
@@ -60,14 +68,56 @@ async def from_text(model: ServedModel, text: str, max_bytes: int) -> Prompt:
     return Prompt(await asyncio.to_thread(model.tokenizer.encode, text), text)
 
 
-def from_token_ids(model: ServedModel, token_ids: Sequence[int]) -> Prompt:
+async def from_token_ids(model: ServedModel, token_ids: Sequence[int]) -> Prompt:
     """Take token ids as they are.
 
     Raises:
-        InvalidRequest: one lies outside the vocabulary.
+        InvalidRequest: the context has no room for them and an answer, or one lies outside the vocabulary.
     """
-    check_vocabulary(model, token_ids, PROMPT)
+    # Before any look at the ids: a message holds millions of them.
+    _check_room(model, len(token_ids))
+    if len(token_ids) <= IDS_AT_ONCE:
+        check_vocabulary(model, token_ids, PROMPT)
+    else:
+        await asyncio.to_thread(check_vocabulary, model, token_ids, PROMPT)
     return Prompt(token_ids, None)
+
+
+async def to_text(model: ServedModel, token_ids: Sequence[int], name: str, *, skip_special_tokens: bool) -> str:
+    """The text of at most a context of token ids: no prompt and its answer have more.
+
+    Args:
+        model: whose vocabulary the ids are of.
+        token_ids: the ids.
+        name: what problems call them.
+        skip_special_tokens: leave special tokens out.
+
+    Raises:
+        InvalidRequest: there are more ids, one lies outside the vocabulary, or the text is too long for a message.
+    """
+    if len(token_ids) > model.max_context:
+        raise InvalidRequest(
+            {name: f"{len(token_ids)} ids found, allowed are at most the context's {model.max_context}"}
+        )
+    if len(token_ids) <= IDS_AT_ONCE:
+        return _to_text(model, token_ids, name, skip_special_tokens)
+    return await asyncio.to_thread(_to_text, model, token_ids, name, skip_special_tokens)
+
+
+def _to_text(model: ServedModel, token_ids: Sequence[int], name: str, skip_special_tokens: bool) -> str:
+    check_vocabulary(model, token_ids, name)
+    ids: list[int] = []
+    for part in _slices(token_ids):
+        ids.extend(part)
+    text = model.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+    size = len(text.encode())
+    if size > MAX_TEXT_BYTES:
+        raise InvalidRequest({name: f"{size} bytes of text found, allowed are at most {MAX_TEXT_BYTES}"})
+    return text
+
+
+def _slices(token_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (token_ids[start : start + IDS_AT_ONCE] for start in range(0, len(token_ids), IDS_AT_ONCE))
 
 
 def check_vocabulary(model: ServedModel, token_ids: Sequence[int], name: str) -> None:
@@ -76,9 +126,11 @@ def check_vocabulary(model: ServedModel, token_ids: Sequence[int], name: str) ->
     Raises:
         InvalidRequest: naming the first one.
     """
-    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < model.vocab_size:
-        at, id_ = next((at, id_) for at, id_ in enumerate(token_ids) if not 0 <= id_ < model.vocab_size)
-        raise InvalidRequest({f"{name}[{at}]": f"{id_} found, token ids are below {model.vocab_size}"})
+    for number, part in enumerate(_slices(token_ids)):
+        if not 0 <= min(part) <= max(part) < model.vocab_size:
+            at, id_ = next((at, id_) for at, id_ in enumerate(part) if not 0 <= id_ < model.vocab_size)
+            position = number * IDS_AT_ONCE + at
+            raise InvalidRequest({f"{name}[{position}]": f"{id_} found, token ids are below {model.vocab_size}"})
 
 
 async def from_messages(
@@ -127,16 +179,7 @@ def token_budget(model: ServedModel, prompt_tokens: int, parameters: Parameters,
     Raises:
         InvalidRequest: prompt and answer do not fit the context, or fewer than ``min_tokens`` do.
     """
-    if prompt_tokens == 0:
-        raise InvalidRequest({PROMPT: "no token found, at least one is needed"})
-    room = model.max_context - prompt_tokens
-    if room < 1:
-        raise InvalidRequest(
-            {
-                PROMPT: f"{prompt_tokens} tokens found, allowed are at most {model.max_context - 1}: "
-                f"the context holds {model.max_context} with the answer"
-            }
-        )
+    room = _check_room(model, prompt_tokens)
     if parameters.max_tokens is not None and parameters.max_tokens > room:
         raise InvalidRequest(
             {
@@ -148,3 +191,22 @@ def token_budget(model: ServedModel, prompt_tokens: int, parameters: Parameters,
     if parameters.min_tokens > budget:
         raise InvalidRequest({"min_tokens": f"{parameters.min_tokens} found, at most {budget} tokens are generated"})
     return budget
+
+
+def _check_room(model: ServedModel, prompt_tokens: int) -> int:
+    """The most tokens that an answer to a prompt of this length can have.
+
+    Raises:
+        InvalidRequest: the prompt is empty or leaves no room for an answer.
+    """
+    if prompt_tokens == 0:
+        raise InvalidRequest({PROMPT: "no token found, at least one is needed"})
+    room = model.max_context - prompt_tokens
+    if room < 1:
+        raise InvalidRequest(
+            {
+                PROMPT: f"{prompt_tokens} tokens found, allowed are at most {model.max_context - 1}: "
+                f"the context holds {model.max_context} with the answer"
+            }
+        )
+    return room

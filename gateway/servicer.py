@@ -51,7 +51,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             task = self._generation(header, model, prompt, parameters, arrived, context)
             worker = self._router.pick(model)
             if parameters.echo:
-                yield gateway_pb2.GenerateResponse(header=header, text=_prompt_text(task))
+                yield gateway_pb2.GenerateResponse(header=header, text=await _prompt_text(task))
             async with contextlib.aclosing(self._run(task, worker)) as pieces:
                 async for piece in pieces:
                     yield generate_response(header, piece)
@@ -93,8 +93,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     ) -> gateway_pb2.DetokenizeResponse:
         with self._metrics.call("Detokenize"), spelled_for(request):
             model = self._router.model(request.model)
-            prompts.check_vocabulary(model, request.token_ids, "token_ids")
-            text = model.tokenizer.decode(request.token_ids, skip_special_tokens=request.skip_special_tokens)
+            text = await prompts.to_text(
+                model, request.token_ids, "token_ids", skip_special_tokens=request.skip_special_tokens
+            )
             return gateway_pb2.DetokenizeResponse(header=_header(model, ""), text=text)
 
     async def ListModels(
@@ -116,7 +117,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
     async def _prompt(self, model: ServedModel, request: gateway_pb2.GenerateRequest) -> Prompt:
         if request.WhichOneof("prompt_kind") == "token_ids":
-            return prompts.from_token_ids(model, request.token_ids.ids)
+            return await prompts.from_token_ids(model, request.token_ids.ids)
         if not request.prompt:
             raise InvalidRequest({PROMPT: "empty, at least one character or token id is needed"})
         return await prompts.from_text(model, request.prompt, self._max_prompt_bytes)
@@ -185,7 +186,9 @@ def _header(model: ServedModel, request_id: str) -> gateway_pb2.ResponseHeader:
     )
 
 
-def _prompt_text(task: Generation) -> str:
+async def _prompt_text(task: Generation) -> str:
     if task.prompt.text is not None:
         return task.prompt.text
-    return task.model.tokenizer.decode(task.prompt.token_ids, skip_special_tokens=task.parameters.skip_special_tokens)
+    return await prompts.to_text(
+        task.model, task.prompt.token_ids, PROMPT, skip_special_tokens=task.parameters.skip_special_tokens
+    )

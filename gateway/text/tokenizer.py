@@ -2,8 +2,8 @@
 
 Encoding and decoding are those of transformers' `AutoTokenizer` on the same files, without importing transformers.
 
-Threads: a loaded `Tokenizer` never changes, so any number of threads may use it at once. `encode` releases the GIL
-while it works; a prompt of megabytes takes seconds, so an event loop calls it from a worker thread.
+Threads: a loaded `Tokenizer` never changes, so any number of threads may use it at once. `encode` and `decode` release
+the GIL while they work; a prompt of megabytes takes seconds, so an event loop calls them from a worker thread.
 """
 
 import json
@@ -104,7 +104,8 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids. Ids that name no token are left out."""
-        text: str = self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        # A batch of one, as in `encode`.
+        text: str = self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0]
         if self._clean_up:
             for pattern, replacement in SPACE_CLEAN_UP:
                 text = text.replace(pattern, replacement)

@@ -1,11 +1,23 @@
 """Prompts that do not fit, and those that just do. One byte is one token, the context holds 10."""
 
+import asyncio
+import dataclasses
+
 import pytest
 
 from gateway.errors import InvalidRequest
 from gateway.models import ServedModel
 from gateway.parameters import Parameters
-from gateway.prompts import INLINE_CHARACTERS, check_vocabulary, from_messages, from_text, token_budget
+from gateway.prompts import (
+    IDS_AT_ONCE,
+    INLINE_CHARACTERS,
+    check_vocabulary,
+    from_messages,
+    from_text,
+    from_token_ids,
+    to_text,
+    token_budget,
+)
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.tokenizer import Tokenizer
 
@@ -72,6 +84,51 @@ def test_the_first_id_outside_the_vocabulary_is_named(model: ServedModel) -> Non
     check_vocabulary(model, [], "token_ids")
     with pytest.raises(InvalidRequest, match=r"token_ids\[1\]: 258 found, token ids are below 258"):
         check_vocabulary(model, [0, 258, 259], "token_ids")
+    # The second slice's third id.
+    with pytest.raises(InvalidRequest, match=rf"ids\[{IDS_AT_ONCE + 2}\]: 258 found"):
+        check_vocabulary(model, [0] * (IDS_AT_ONCE + 2) + [258], "ids")
+
+
+async def test_too_many_ids_are_refused_unseen(model: ServedModel) -> None:
+    # Looking at a million million numbers would take hours.
+    ids = range(10**12)
+    with pytest.raises(InvalidRequest, match="prompt: 1000000000000 tokens found, allowed are at most 9"):
+        await from_token_ids(model, ids)
+    with pytest.raises(
+        InvalidRequest, match="token_ids: 1000000000000 ids found, allowed are at most the context's 10"
+    ):
+        await to_text(model, ids, "token_ids", skip_special_tokens=False)
+
+
+async def test_a_context_of_ids_is_text_and_special_tokens_can_be_left_out(model: ServedModel) -> None:
+    ids = [*model.tokenizer.encode("abcdefghi"), 256]
+    assert await to_text(model, ids, "token_ids", skip_special_tokens=False) == "abcdefghi</s>"
+    assert await to_text(model, ids, "token_ids", skip_special_tokens=True) == "abcdefghi"
+    assert await to_text(model, [], "token_ids", skip_special_tokens=True) == ""
+    with pytest.raises(InvalidRequest, match=r"token_ids\[1\]: 258 found"):
+        await to_text(model, [0, 258], "token_ids", skip_special_tokens=True)
+
+
+async def test_the_loop_runs_while_many_ids_become_text(model: ServedModel) -> None:
+    count = 20 * IDS_AT_ONCE
+    large = dataclasses.replace(model, max_context=count)
+    (letter,) = model.tokenizer.encode("a")
+    task = asyncio.create_task(to_text(large, [letter] * count, "token_ids", skip_special_tokens=False))
+    turns = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert await task == "a" * count
+    # Done in the loop, it would take the first turn alone.
+    assert turns > 2
+
+
+async def test_text_beyond_a_message_is_refused(model: ServedModel) -> None:
+    # "<|turn|>" is one id and 8 bytes: 8 Mi + 1 of them would be 64 MiB and 8 bytes.
+    count = (8 << 20) + 1
+    large = dataclasses.replace(model, max_context=count)
+    with pytest.raises(InvalidRequest, match=f"token_ids: {8 * count} bytes of text found, allowed are at most"):
+        await to_text(large, [257] * count, "token_ids", skip_special_tokens=False)
 
 
 async def test_a_conversation_ends_open_for_its_answer_or_its_continuation(model: ServedModel) -> None:
