@@ -15,6 +15,8 @@ class Problem(NamedTuple):
 
     at: str
     found: str
+    allowed: str | None = None
+    """What is allowed for the element; None for the value itself, of which the kind says it."""
 
 
 def _is_finite(value: float) -> bool:
@@ -137,10 +139,11 @@ class Texts:
             return
         if len(value) > self.max_count:
             yield Problem("", f"{len(value)} texts")
+            return
         element = Text(self.max_bytes, min_bytes=1)
         for position, text in enumerate(value):
             for problem in element.problems(text, vocab_size):
-                yield Problem(f"[{position}]", problem.found)
+                yield Problem(f"[{position}]", problem.found, element.allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,7 @@ class TokenIds:
         element = Integer(0, vocab_size - 1)
         for position, id_ in enumerate(value):
             for problem in element.problems(id_, vocab_size):
-                yield Problem(f"[{position}]", f"{problem.found} in a vocabulary of {vocab_size}")
+                yield Problem(f"[{position}]", problem.found, f"a token id from 0 to {vocab_size - 1}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +185,9 @@ class Biases:
             return
         key, bias = Integer(0, vocab_size - 1), Number(-self.limit, self.limit)
         for id_, number in value.items():
-            for problem in (*key.problems(id_, vocab_size), *bias.problems(number, vocab_size)):
-                yield Problem(f"[{id_}]", problem.found)
+            for part, kind in ((id_, key), (number, bias)):
+                for problem in kind.problems(part, vocab_size):
+                    yield Problem(f"[{id_}]", problem.found, kind.allowed)
 
 
 @dataclass(frozen=True, slots=True)

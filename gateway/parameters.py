@@ -135,11 +135,11 @@ def validate(call: Call, values: Mapping[str, Any], vocab_size: int) -> Paramete
 def _problems(call: Call, name: str, value: object, vocab_size: int) -> Iterator[tuple[str, str]]:
     row = BY_NAME.get(name)
     if row is None or not row.calls & call:
-        yield name, "is no parameter of this call"
+        yield name, "no parameter of this call"
         return
     found = list(row.kind.problems(value, vocab_size))
     for problem in found:
-        yield f"{name}{problem.at}", f"{problem.found} found, allowed is {row.kind.allowed}"
+        yield f"{name}{problem.at}", f"{problem.found} found, allowed is {problem.allowed or row.kind.allowed}"
     if not found and row.served is not None and value not in row.served:
-        only = f"; only {', '.join(map(str, row.served))} is" if row.served else ""
-        yield name, f"is not supported by this version{only}"
+        served = " or ".join("the empty text" if value == "" else str(value) for value in row.served)
+        yield name, "not supported by this version" + (f", which takes only {served}" if served else "")

@@ -77,8 +77,15 @@ def test_a_bad_value_is_named(name: str, value: Any) -> None:
 def test_elements_are_named_by_their_place() -> None:
     found = problems(stop=["ok", "", "é" * 513], stop_token_ids=[0, 99, 100, -1])
     assert set(found) == {"stop[1]", "stop[2]", "stop_token_ids[2]", "stop_token_ids[3]"}
-    assert found["stop[2]"] == "1026 bytes found, allowed is at most 16 texts of 1 to 1024 bytes each"
-    assert "100 in a vocabulary of 100 found" in found["stop_token_ids[2]"]
+    assert found["stop[2]"] == "1026 bytes found, allowed is text of 1 to 1024 bytes"
+    assert found["stop_token_ids[2]"] == "100 found, allowed is a token id from 0 to 99"
+
+
+def test_what_a_version_takes_is_named() -> None:
+    refused = problems(adapter="lora", n=2, beam_width=1)
+    assert refused["adapter"] == "not supported by this version, which takes only the empty text"
+    assert refused["n"] == "not supported by this version, which takes only 1"
+    assert refused["beam_width"] == "not supported by this version"
 
 
 def test_all_problems_are_told_at_once_but_no_flood() -> None:
@@ -96,7 +103,7 @@ def test_min_tokens_must_not_exceed_max_tokens() -> None:
 
 
 def test_a_parameter_of_another_call_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="echo: is no parameter of this call"):
+    with pytest.raises(InvalidRequest, match="echo: no parameter of this call"):
         validate(Call.CHAT, {"echo": True}, VOCAB_SIZE)
     assert validate(Call.GENERATE, {"echo": True}, VOCAB_SIZE).echo
 
