@@ -27,6 +27,8 @@ WORKER_SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_na
 LOOK_EVERY_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
 MISSES_ALLOWED = 1
+# Errors travel in HTTP/2 trailers, of which clients accept 8 KiB for all workers together.
+MAX_STATE_CHARACTERS = 200
 TOKENIZER_SECONDS = 60.0
 # The largest published tokenizers take about 40 MB; more than this is no tokenizer.
 MAX_TOKENIZER_BYTES = 256 << 20
@@ -118,7 +120,9 @@ class Worker:
         if trouble is None:
             logger.info("worker %s is ready", self.address, extra={"model": self.model and self.model.name})
         else:
-            level = logging.ERROR if trouble.misconfigured else logging.WARNING
+            was_usable = before[0] is None
+            # One that is starting is no reason to worry.
+            level = logging.ERROR if trouble.misconfigured else logging.WARNING if was_usable else logging.INFO
             logger.log(level, "worker %s cannot be used: %s", self.address, trouble.reason)
         await changed()
 
@@ -127,7 +131,7 @@ class Worker:
             request = health_pb2.HealthCheckRequest(service=WORKER_SERVICE)
             health = await self._health.Check(request, timeout=ANSWER_SECONDS)
             if health.status != health_pb2.HealthCheckResponse.SERVING:
-                return Trouble("it is not ready: its model loads, its KV manager is missing, or it drains"), None
+                return Trouble(await self._ask_state()), None
             # Asked each time, since a worker may be replaced by another one between two looks.
             description = await self._stub.GetModel(worker_pb2.GetModelRequest(), timeout=ANSWER_SECONDS)
             return None, await self._models.get(description, self._fetch_tokenizer)
@@ -138,6 +142,18 @@ class Worker:
         except Exception as error:
             logger.exception("looking at worker %s failed", self.address)
             return Trouble(f"looking at it failed: {type(error).__name__}"), None
+
+    async def _ask_state(self) -> str:
+        """Why the worker is not ready, in its own words."""
+        try:
+            stats = await self._stub.GetStats(worker_pb2.GetStatsRequest(), timeout=ANSWER_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            # A worker that leaves refuses the call and says so; of any other failure nothing is known.
+            refused = error.code() is grpc.StatusCode.UNAVAILABLE
+            said = error.details() or "" if refused else ""
+        else:
+            said = stats.state
+        return " ".join(said.split())[:MAX_STATE_CHARACTERS] or "it is not ready and does not say why"
 
     async def _fetch_tokenizer(self) -> dict[str, bytes]:
         files: dict[str, bytearray] = {}

@@ -97,6 +97,19 @@ def test_the_deadline_travels_to_the_worker(start_worker: Any, start_gateway: An
     assert time.monotonic() - begun < 3.0
 
 
+def test_the_gateway_says_how_far_a_call_came_before_its_deadline(start_worker: Any, start_gateway: Any) -> None:
+    worker = start_worker("--token-seconds", "0.01")
+    gateway = started(start_gateway, worker)
+    said: list[str] = []
+    # The 50 ms between the gateway's answer and the deadline may be too few on a busy machine, but not ten times.
+    while len(said) < 10 and not any("the deadline passed after" in details for details in said):
+        stream = open_stream(gateway, timeout=1.0)
+        error = failure(lambda stream=stream: list(stream))
+        assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        said.append(error.details())
+    assert "the deadline passed after" in said[-1]
+
+
 def test_an_expired_deadline_never_reaches_the_worker(start_worker: Any, start_gateway: Any) -> None:
     worker = start_worker()
     gateway = started(start_gateway, worker)
@@ -125,8 +138,16 @@ def test_readiness_follows_the_worker(start_worker: Any, start_gateway: Any, fre
     gateway.wait_health(serving=True)
     worker.signal(signal.SIGUSR1)
     gateway.wait_health(serving=False)
+    # What the toy says of itself.
+    assert failure(lambda: open_stream(gateway)).details() == f"no worker is ready: {address}: waiting for SIGUSR1"
     worker.signal(signal.SIGUSR1)
     gateway.wait_health(serving=True)
+    # Until it was usable for the first time it was no reason to worry.
+    levels = [event["level"] for event in gateway.seen if f"worker {address} " in str(event.get("message"))]
+    assert levels
+    assert set(levels) == {"INFO"}
+    lost = gateway.wait_for(lambda event: f"worker {address} cannot be used" in str(event.get("message")))
+    assert (lost["level"], "waiting for SIGUSR1" in lost["message"]) == ("WARNING", True)
 
     stream = open_stream(gateway)
     worker.end()

@@ -50,6 +50,9 @@ class ToyWorker(worker_pb2_grpc.WorkerServiceServicer):
             eos_token_ids=[END_ID],
         )
 
+    async def GetStats(self, request: worker_pb2.GetStatsRequest, context: Any) -> worker_pb2.GetStatsResponse:
+        return worker_pb2.GetStatsResponse(state="waiting for SIGUSR1")
+
     async def GetTokenizer(
         self, request: worker_pb2.GetTokenizerRequest, context: Any
     ) -> AsyncIterator[worker_pb2.GetTokenizerResponse]:
