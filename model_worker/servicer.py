@@ -133,6 +133,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def GetStats(self, request: worker_pb2.GetStatsRequest, context: Any) -> worker_pb2.GetStatsResponse:
         worker = self._worker
         response = worker_pb2.GetStatsResponse(header=self._header(), ready=worker.ready, state=worker.state)
+        if worker.draining:
+            response.ready, response.state = False, "draining"
         if worker.engine is None:
             return response
         response.waiting_requests = worker.engine.waiting_requests
