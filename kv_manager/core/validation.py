@@ -25,8 +25,8 @@ def validate_spec(spec: attach_pb2.PoolSpec, max_blocks: int) -> None:
     """
     if not 1 <= len(spec.pool.encode()) <= MAX_NAME_BYTES:
         raise invalid_argument("pool.pool", f"must have 1 to {MAX_NAME_BYTES} bytes")
-    if not spec.worker_id:
-        raise invalid_argument("pool.worker_id", "must not be empty")
+    if not 1 <= len(spec.worker_id.encode()) <= MAX_NAME_BYTES:
+        raise invalid_argument("pool.worker_id", f"must have 1 to {MAX_NAME_BYTES} bytes")
     if not 1 <= spec.num_blocks <= max_blocks:
         raise invalid_argument("pool.num_blocks", f"is {spec.num_blocks}, must be 1 to {max_blocks}")
     if not 1 <= spec.block_size <= MAX_BLOCK_SIZE:
