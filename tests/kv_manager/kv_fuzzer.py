@@ -184,10 +184,11 @@ class Fuzzer:
             answer = self._target.call(method, messages)
         except Exception as error:
             raise AssertionError(f"{method} crashed with {error!r}: {told}") from error
-        if method in ("Step", "Steps") and is_bent and not isinstance(answer, Refusal):
-            self._lied_to.add(messages[0].pool)
-        elif method == "Attach" and not isinstance(answer, Refusal):
-            self._lied_to.discard(answer.header.pool)
+        if method in ("Attach", "Step", "Steps") and not isinstance(answer, Refusal):
+            if is_bent:
+                self._lied_to.add(answer.header.pool)
+            elif method == "Attach":
+                self._lied_to.discard(answer.header.pool)
         before, self._state = self._state, self._look(told)
         if isinstance(answer, Refusal):
             assert answer.documented, f"{answer} is not in the contract: {told}"

@@ -32,7 +32,7 @@ REASONS: dict[grpc.StatusCode, frozenset[str]] = {
         }
     ),
     grpc.StatusCode.NOT_FOUND: frozenset({"POOL_NOT_FOUND", "SEQUENCE_NOT_FOUND"}),
-    grpc.StatusCode.FAILED_PRECONDITION: frozenset({"STALE_EPOCH", "WRONG_STEP", "CACHE_IN_USE"}),
+    grpc.StatusCode.FAILED_PRECONDITION: frozenset({"STALE_EPOCH", "WRONG_STEP", "CACHE_IN_USE", "POOL_IN_USE"}),
     grpc.StatusCode.ALREADY_EXISTS: frozenset({"STEP_CONFLICT"}),
     grpc.StatusCode.UNIMPLEMENTED: frozenset(inspect_pb2.Capability.keys()),
 }
