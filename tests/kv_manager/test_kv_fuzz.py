@@ -83,14 +83,14 @@ def test_bent_messages_over_grpc(manager):
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
 def test_bent_messages_in_process_for_long():
-    fuzz(InProcess(), 100_000, SOAK_SEED)
+    fuzz(InProcess(), 40_000, SOAK_SEED)
 
 
 @pytest.mark.soak
 @pytest.mark.e2e
 @pytest.mark.timeout(3_600)
 def test_bent_messages_over_grpc_for_long(manager):
-    fuzz(OverGrpc(manager[1]), 20_000, SOAK_SEED)
+    fuzz(OverGrpc(manager[1]), 6_000, SOAK_SEED)
 
 
 # --- bytes
