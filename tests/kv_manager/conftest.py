@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -40,11 +41,15 @@ class ManagerProcess:
 def _run(*arguments: str) -> Iterator[ManagerProcess]:
     command = [sys.executable, "-m", "kv_manager", "--listen", "127.0.0.1:0", "--log-level", "warning", *arguments]
     started = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A file, not a pipe that nobody reads: a full pipe would stop the manager in the middle of a log line.
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line, process.stderr.read() if process.stderr else ""
+            assert line, (log.seek(0), log.read())
             ready = json.loads(line)
             with grpc.insecure_channel(ready["grpc"]) as channel:
                 yield ManagerProcess(process, ready["grpc"], ready["metrics"], channel, started)
