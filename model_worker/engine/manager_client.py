@@ -40,7 +40,7 @@ class ManagerRefused(Exception):
 class ManagerClient(Protocol):
     """Steps are sent ahead and answered in order. All calls come from the engine's thread.
 
-    Every call may raise ``ManagerLost`` or ``ManagerRefused``.
+    Every call may raise ``ManagerLost`` or ``ManagerRefused``; requests without an answer are void then.
     """
 
     def capabilities(self) -> frozenset[int]:
@@ -120,6 +120,7 @@ class GrpcManagerClient:
                 failure = _translate(error)
                 if isinstance(failure, ManagerRefused):
                     self._close_stream()
+                    self._unanswered.clear()
                     raise failure from error
             else:
                 self._unanswered.popleft()
@@ -128,6 +129,7 @@ class GrpcManagerClient:
             deadline = deadline or now + self._patience
             if now >= deadline:
                 self._close_stream()
+                self._unanswered.clear()
                 raise failure
             logger.debug("steps stream broke, opening another: %s", failure)
             self._await_channel(deadline - now)
