@@ -48,7 +48,8 @@ lint: $(INSTALLED) # ruff, types, who may import whom
 	$(BIN)/lint-imports
 
 check: lint ## quick checks: lint, types, imports, unit and property tests
-	$(BIN)/pytest -q -m 'unit or property'
+	# A tenth of the manager's random lives; `make test` runs them all.
+	OCTAVO_KV_WORLDS=8 $(BIN)/pytest -q -m 'unit or property'
 
 test: lint $(FETCHED) ## everything but long runs, GPU and containers
 	# Triton reads TRITON_INTERPRET when it is imported, so its interpreter and its compiler have a process each.
