@@ -5,7 +5,7 @@ the key ``max_prompt_bytes`` of the table.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
@@ -44,38 +44,19 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
     grace_seconds: Annotated[float, Field(ge=0, description="seconds that running streams get at SIGTERM")] = 30.0
     metrics: Annotated[OptionalAddress, Field(description="address of the Prometheus page; empty: none")] = ""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severe log")] = "info"
-    tls_certificate: Annotated[OptionalPath, Field(description="serve TLS: PEM certificate")] = None
-    tls_key: Annotated[OptionalPath, Field(description="serve TLS: PEM key")] = None
-    tls_client_ca: Annotated[OptionalPath, Field(description="demand client certificates signed by this CA")] = None
     worker_ca: Annotated[OptionalPath, Field(description="reach the workers by TLS, verified by this CA")] = None
     worker_certificate: Annotated[OptionalPath, Field(description="client certificate for the workers")] = None
     worker_key: Annotated[OptionalPath, Field(description="client key for the workers")] = None
 
     @model_validator(mode="after")
-    def _pairs(self) -> "GatewaySettings":
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("tls_certificate and tls_key go together")
-        if self.tls_client_ca is not None and self.tls_certificate is None:
-            raise ValueError("tls_client_ca needs tls_certificate and tls_key")
-        if (self.worker_certificate is None) != (self.worker_key is None):
-            raise ValueError("worker_certificate and worker_key go together")
-        if self.worker_certificate is not None and self.worker_ca is None:
-            raise ValueError("worker_certificate needs worker_ca")
+    def _worker_files(self) -> Self:
+        self._check_peer("worker")
         return self
-
-    @property
-    def server_tls(self) -> TlsFiles | None:
-        """TLS of the own server, None for plain text."""
-        if self.tls_certificate is None:
-            return None
-        return TlsFiles(self.tls_client_ca, self.tls_certificate, self.tls_key)
 
     @property
     def worker_tls(self) -> TlsFiles | None:
         """TLS towards the workers, None for plain text."""
-        if self.worker_ca is None:
-            return None
-        return TlsFiles(self.worker_ca, self.worker_certificate, self.worker_key)
+        return self._peer_tls("worker")
 
 
 def load(arguments: Sequence[str] | None = None) -> GatewaySettings:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from service import model_settings
 from service.channels import TlsFiles
@@ -64,26 +64,19 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
     ] = 2.0
     grace_seconds: Annotated[float, Field(ge=0, description="seconds running requests get at SIGTERM")] = 30.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severe log")] = "info"
-    tls_certificate: Annotated[OptionalPath, Field(description="serve TLS: PEM certificate")] = None
-    tls_key: Annotated[OptionalPath, Field(description="serve TLS: PEM key")] = None
-    tls_client_ca: Annotated[OptionalPath, Field(description="demand client certificates signed by this CA")] = None
     manager_ca: Annotated[OptionalPath, Field(description="reach the manager by TLS, verified by this CA")] = None
     manager_certificate: Annotated[OptionalPath, Field(description="client certificate for the manager")] = None
     manager_key: Annotated[OptionalPath, Field(description="client key for the manager")] = None
 
-    @property
-    def server_tls(self) -> TlsFiles | None:
-        """TLS of the own server, None for plain text."""
-        if self.tls_certificate is None:
-            return None
-        return TlsFiles(self.tls_client_ca, self.tls_certificate, self.tls_key)
+    @model_validator(mode="after")
+    def _manager_files(self) -> Self:
+        self._check_peer("manager")
+        return self
 
     @property
     def manager_tls(self) -> TlsFiles | None:
         """TLS towards the manager, None for plain text."""
-        if self.manager_ca is None:
-            return None
-        return TlsFiles(self.manager_ca, self.manager_certificate, self.manager_key)
+        return self._peer_tls("manager")
 
 
 def load(arguments: Sequence[str] | None = None) -> WorkerSettings:

@@ -13,13 +13,14 @@ import types
 import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from service.channels import TlsFiles
 from service.settings import CONFIG_VARIABLE, DEFAULT_CONFIG, SettingsError, read_table
 
 OptionalValue = BeforeValidator(lambda value: None if value == "" else value)
@@ -35,9 +36,42 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class ServiceSettings(BaseSettings):
-    """Base of a service's settings. Unknown keys are errors."""
+    """Base of a service's settings, with those of its own server's TLS. Unknown keys are errors."""
 
     model_config = SettingsConfigDict(env_nested_delimiter="__", extra="forbid", frozen=True, protected_namespaces=())
+
+    tls_certificate: Annotated[OptionalPath, Field(description="serve TLS: PEM certificate")] = None
+    tls_key: Annotated[OptionalPath, Field(description="serve TLS: PEM key")] = None
+    tls_client_ca: Annotated[OptionalPath, Field(description="demand client certificates signed by this CA")] = None
+
+    @model_validator(mode="after")
+    def _server_files(self) -> Self:
+        # Half of a pair must not end in plain text without a word.
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError("tls_client_ca needs tls_certificate and tls_key")
+        return self
+
+    @property
+    def server_tls(self) -> TlsFiles | None:
+        """TLS of the own server, None for plain text."""
+        if self.tls_certificate is None:
+            return None
+        return TlsFiles(self.tls_client_ca, self.tls_certificate, self.tls_key)
+
+    def _peer_tls(self, peer: str) -> TlsFiles | None:
+        """TLS towards ``peer``, from its fields ``<peer>_ca``, ``_certificate`` and ``_key``; None for plain text."""
+        ca, certificate, key = (getattr(self, f"{peer}_{name}") for name in ("ca", "certificate", "key"))
+        return None if ca is None else TlsFiles(ca, certificate, key)
+
+    def _check_peer(self, peer: str) -> None:
+        """Refuse half of a pair, and a pair that would not be used."""
+        ca, certificate, key = (getattr(self, f"{peer}_{name}") for name in ("ca", "certificate", "key"))
+        if (certificate is None) != (key is None):
+            raise ValueError(f"{peer}_certificate and {peer}_key go together")
+        if certificate is not None and ca is None:
+            raise ValueError(f"{peer}_certificate needs {peer}_ca")
 
     @classmethod
     def settings_customise_sources(

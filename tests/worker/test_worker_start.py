@@ -45,6 +45,9 @@ def test_a_setting_is_flag_then_environment_then_file(tmp_path: Path, monkeypatc
         (["--model=m", "--num-blocks=-1"], "--num-blocks"),
         (["--model=m", "--dtype=int8"], "--dtype"),
         (["--model=m", "--listen=here"], "--listen"),
+        (["--model=m", "--tls-key=key.pem"], "tls_certificate and tls_key go together"),
+        (["--model=m", "--tls-client-ca=ca.pem"], "tls_client_ca needs tls_certificate and tls_key"),
+        (["--model=m", "--manager-certificate=c.pem", "--manager-key=k.pem"], "manager_certificate needs manager_ca"),
         (["--model=m", "--config=missing.toml"], "missing.toml does not exist"),
     ],
 )
