@@ -6,6 +6,7 @@ Without ``--target`` a manager in this process plays; with it, any manager that 
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,7 +69,11 @@ class Played:
 
 
 def replay(records: Iterator[record_pb2.Record], target: Target) -> Iterator[Played]:
-    """Play records in order. Epochs are the target's own: they are put into requests and taken out of answers."""
+    """Play records in order. Epochs are the target's own: they are put into requests and taken out of answers.
+
+    Raises:
+        ValueError: an entry speaks of a pool that no entry before it attached.
+    """
     epochs: dict[str, int] = {}
     for record in records:
         kind = record.WhichOneof("entry") or ""
@@ -78,13 +83,14 @@ def replay(records: Iterator[record_pb2.Record], target: Target) -> Iterator[Pla
             answer: Any = target.attach(list(entry.parts))
             epochs[pool] = answer.header.epoch
         elif kind == "expiry":
-            target.detach(attach_pb2.DetachRequest(pool=entry.pool, epoch=epochs.pop(entry.pool)))
+            target.detach(attach_pb2.DetachRequest(pool=entry.pool, epoch=_epoch_of(epochs, entry.pool)))
             yield Played(kind, entry.pool, 0, None, None)
             continue
         else:
             pool = entry.request.pool
+            epoch = _epoch_of(epochs, pool)
             if kind in ("step", "detach"):
-                entry.request.epoch = epochs[pool]
+                entry.request.epoch = epoch
             calls: dict[str, Any] = {
                 "step": target.step,
                 "detach": target.detach,
@@ -93,6 +99,12 @@ def replay(records: Iterator[record_pb2.Record], target: Target) -> Iterator[Pla
             }
             answer = calls[kind](entry.request)
         yield Played(kind, pool, entry.response.header.step, _normalised(entry.response), _normalised(answer))
+
+
+def _epoch_of(epochs: dict[str, int], pool: str) -> int:
+    if pool not in epochs:
+        raise ValueError(f"the record speaks of pool {pool!r} before it is attached")
+    return epochs[pool]
 
 
 def _normalised(response: Any) -> Message:
@@ -106,20 +118,24 @@ def _normalised(response: Any) -> Message:
     return copy  # type: ignore[no-any-return]
 
 
+@contextmanager
+def _target(address: str | None) -> Iterator[Target]:
+    if not address:
+        yield Manager()
+        return
+    with open_channel(address) as channel:
+        yield RemoteTarget(kv_manager_pb2_grpc.KvManagerServiceStub(channel))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Play a file and say what differs; returns 0 when nothing does, 1 when something does, 2 for a bad file."""
     parser = argparse.ArgumentParser(prog="python -m kv_manager.replay", description=__doc__)
     parser.add_argument("file", type=Path, help="record written by --record")
     parser.add_argument("--target", metavar="HOST:PORT", help="manager to play against; default: one in this process")
     given = parser.parse_args(arguments)
-    target: Target
-    if given.target:
-        target = RemoteTarget(kv_manager_pb2_grpc.KvManagerServiceStub(open_channel(given.target)))
-    else:
-        target = Manager()
     count = different = 0
     try:
-        with given.file.open("rb") as file:
+        with given.file.open("rb") as file, _target(given.target) as target:
             for played in replay(read_records(file), target):
                 count += 1
                 if not played.equal:

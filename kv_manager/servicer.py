@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
+from google.protobuf.message import Message
 
 from kv_manager.core.errors import bad_item
 from kv_manager.core.lease import Lease
@@ -27,6 +28,7 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
     async def GetCapabilities(
         self, request: inspect_pb2.GetCapabilitiesRequest, context: Context
     ) -> inspect_pb2.GetCapabilitiesResponse:
+        _refuse_what_is_no_message(request)
         return self._manager.get_capabilities()
 
     async def Attach(
@@ -78,6 +80,7 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
         return self._manager.can_admit(request)
 
     async def ListPools(self, request: inspect_pb2.ListPoolsRequest, context: Context) -> inspect_pb2.ListPoolsResponse:
+        _refuse_what_is_no_message(request)
         return self._manager.list_pools()
 
     async def InspectPool(
@@ -121,3 +124,8 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
 
     async def Drain(self, request: kv_manager_pb2.DrainRequest, context: Context) -> kv_manager_pb2.DrainResponse:
         return self._manager.drain(request)
+
+
+def _refuse_what_is_no_message(request: Message) -> None:
+    """For requests without a field, which nobody would look at: a look at a ``MalformedMessage`` refuses the call."""
+    request.ByteSize()

@@ -36,10 +36,11 @@ def sequence_not_found(pool: str, seq: int) -> ServiceError:
 
 
 def stale_epoch(pool: str, got: int, expected: int) -> ServiceError:
-    """FAILED_PRECONDITION: a message of an attempt that another Attach has replaced (rule 10)."""
+    """FAILED_PRECONDITION: a message of an attempt that another Attach has replaced, or of none there was (rule 10)."""
+    verdict = "is over" if got < expected else "was never given"
     return ServiceError(
         grpc.StatusCode.FAILED_PRECONDITION,
-        f"epoch {got} of pool {pool!r} is over, the current one is {expected}",
+        f"epoch {got} of pool {pool!r} {verdict}, the current one is {expected}",
         reason="STALE_EPOCH",
         metadata={"pool": pool, "expected_epoch": str(expected)},
     )

@@ -49,3 +49,13 @@ def test_a_refused_step_drops_nothing():
     with pytest.raises(ServiceError):
         manager.step(steps_pb2.StepRequest(pool="pool", epoch=epoch, step=1, releases=[release]))
     assert manager.step(steps_pb2.StepRequest(pool="pool", epoch=epoch, step=1)).header.step == 1
+
+
+@pytest.mark.parametrize(("ahead", "verdict"), [(-1, "is over"), (1, "was never given")])
+def test_an_epoch_that_is_not_the_pools_is_told_apart(ahead, verdict):
+    manager = Manager(first_epoch=7)
+    epoch = attach(manager)
+    with pytest.raises(ServiceError) as caught:
+        manager.step(steps_pb2.StepRequest(pool="pool", epoch=epoch + ahead, step=1))
+    assert caught.value.reason == "STALE_EPOCH"
+    assert caught.value.message == f"epoch {7 + ahead} of pool 'pool' {verdict}, the current one is 7"

@@ -3,14 +3,16 @@
 import io
 import random
 
+import grpc
 import pytest
 from kv_world import World
 from test_kv_worlds import REGIMES
 
+from kv_manager import replay as replay_module
 from kv_manager.core.manager import Manager
 from kv_manager.recording import RecordingManager, read_records
 from kv_manager.replay import RemoteTarget, main, replay
-from octavo.kv.v1 import attach_pb2, kv_manager_pb2, record_pb2
+from octavo.kv.v1 import attach_pb2, inspect_pb2, kv_manager_pb2, kv_manager_pb2_grpc, record_pb2
 
 pytestmark = pytest.mark.unit
 
@@ -85,6 +87,37 @@ def test_a_future_format_is_refused():
     header = record_pb2.Record(header=record_pb2.RecordHeader(format_version=2)).SerializeToString()
     with pytest.raises(ValueError, match="format 2"):
         list(read_records(io.BytesIO(bytes([len(header)]) + header)))
+
+
+def test_a_record_without_its_attach_is_refused():
+    file = io.BytesIO()
+    record_life(REGIMES["ordered, recompute"], 1, file)
+    file.seek(0)
+    records = read_records(file)
+    assert next(records).WhichOneof("entry") == "attach"
+    with pytest.raises(ValueError, match="'world' before it is attached"):
+        list(replay(records, Manager()))
+
+
+@pytest.mark.e2e
+def test_the_channel_to_a_target_is_closed_whatever_happens(run_manager, tmp_path, monkeypatch):
+    opened = []
+
+    def open_channel(address):
+        opened.append(grpc.insecure_channel(address))
+        return opened[-1]
+
+    monkeypatch.setattr(replay_module, "open_channel", open_channel)
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    with good.open("wb") as file:
+        record_life(REGIMES["ordered, recompute"], 1, file)
+    bad.write_bytes(b"no record")
+    with run_manager("--metrics", "") as manager:
+        assert [main([str(path), "--target", manager.grpc]) for path in (good, bad)] == [0, 2]
+        assert len(opened) == 2
+        for channel in opened:
+            with pytest.raises(ValueError, match="closed"):
+                kv_manager_pb2_grpc.KvManagerServiceStub(channel).ListPools(inspect_pb2.ListPoolsRequest())
 
 
 @pytest.mark.e2e

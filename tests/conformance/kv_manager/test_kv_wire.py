@@ -70,6 +70,18 @@ def test_a_late_release_of_an_old_attempt_changes_nothing(attach, refused):
     old.attached = False
 
 
+def test_an_epoch_nobody_was_given_is_refused_too(attach, refused):
+    """A worker that has mixed its pools up, or the messages of a manager whose clock ran ahead."""
+    worker = attach(num_blocks=10)
+    before = worker.state_digest()
+    request = worker.request()
+    request.epoch = worker.epoch + 1
+    with refused("FAILED_PRECONDITION", "STALE_EPOCH") as info:
+        worker.stub.Step(request)
+    assert info.metadata["expected_epoch"] == str(worker.epoch)
+    assert worker.state_digest() == before
+
+
 def test_a_new_worker_finds_none_of_the_old_digests(attach):
     old = attach(pool="replaced", num_blocks=10, worker_id="A")
     old.admit(1, fresh(8, 1))
