@@ -19,8 +19,9 @@ from model_worker.engine.manager_client import ManagerClient, ManagerLost, Manag
 from model_worker.engine.recovery import in_hand, snapshot
 from model_worker.engine.runner import ModelRunner
 from model_worker.engine.scheduler import Scheduler
-from model_worker.engine.sequence import Phase, Sequence
+from model_worker.engine.sequence import EndReason, Phase, Sequence
 from model_worker.engine.statistics import Statistics
+from model_worker.sampling.results import StepOutput, TokenLogprobs
 from octavo.kv.v1 import attach_pb2, inspect_pb2
 
 logger = logging.getLogger(__name__)
@@ -38,12 +39,14 @@ class Progress:
         tokens: new token ids.
         ended: set when the sequence ended.
         step: the step that brought it.
+        logprobs: one entry per new token when the sequence asked for them.
     """
 
     sequence: Sequence
     tokens: tuple[int, ...]
     ended: Ended | None
     step: int
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class StepFailed(Exception):
@@ -254,22 +257,36 @@ class Engine:
     def _execute(self, batch: Batch) -> None:
         began = time.monotonic()
         try:
-            tokens = self.runner.run(batch)
+            output = self.runner.run(batch)
         except Exception as error:
             logger.exception("step %d failed", batch.step)
             ended = self._scheduler.fail(batch, f"step {batch.step} failed: {error}")
             self.emit([Progress(one.sequence, (), one, batch.step) for one in ended])
             raise StepFailed(f"step {batch.step} failed on the device, attaching a fresh pool") from error
         self.statistics.step_seconds += time.monotonic() - began
+        progress = [Progress(one.sequence, (), one, batch.step) for one in self._end_unsampled(batch, output)]
+        tokens = {seq: one.token for seq, one in output.sampled.items() if not one.problem}
         ended_by = {one.sequence.arrival: one for one in self._scheduler.finish(batch, tokens)}
-        progress = []
         for row in batch.rows:
-            token = tokens.get(row.sequence.seq)
-            end = ended_by.get(row.sequence.arrival)
-            if token is not None and (end is not None or row.sequence.phase is not Phase.ENDED):
-                progress.append(Progress(row.sequence, (token,), end, batch.step))
+            sequence = row.sequence
+            sequence.prompt_logprobs += output.prompt_logprobs.get(sequence.seq, ())
+            end = ended_by.get(sequence.arrival)
+            if sequence.seq in tokens and (end is not None or sequence.phase is not Phase.ENDED):
+                logprobs = output.sampled[sequence.seq].logprobs
+                token = (tokens[sequence.seq],)
+                progress.append(Progress(sequence, token, end, batch.step, () if logprobs is None else (logprobs,)))
         if progress:
             self.emit(progress)
+
+    def _end_unsampled(self, batch: Batch, output: StepOutput) -> list[Ended]:
+        """End the sequences of which no token could be chosen; the rest of the batch is sound."""
+        ended = []
+        for row in batch.rows:
+            one = output.sampled.get(row.sequence.seq)
+            if one is not None and one.problem and row.sequence.phase is not Phase.ENDED:
+                self._scheduler.end(row.sequence, EndReason.FAILED)
+                ended.append(Ended(row.sequence, one.problem))
+        return ended
 
     def _take(self, wait_seconds: float) -> None:
         """Take all arrivals and aborts, waiting for the first one if there is nothing else to do."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels import RaggedBatch, copy_blocks
 from model_worker.engine.batch import Batch, Row
+from model_worker.sampling.results import Sampled, StepOutput
 from model_worker.sampling.sampler import sample
 
 
@@ -44,17 +45,13 @@ class ModelRunner:
         self._block_size = block_size
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> dict[int, int]:
-        """Copies, then one forward pass, then sampling.
-
-        Returns:
-            The sampled token by sequence id, for the rows that sample.
-        """
+    def run(self, batch: Batch) -> StepOutput:
+        """Copies, then one forward pass, then sampling."""
         if batch.copies:
             sources, destinations = zip(*batch.copies, strict=True)
             copy_blocks(self._pool, sources, destinations)
         if not batch.rows:
-            return {}
+            return StepOutput({}, {})
         device = self._pool.device
         ids: list[int] = []
         positions: list[int] = []
@@ -82,14 +79,14 @@ class ModelRunner:
         )
         sampled = [row.sequence for row in batch.rows if row.samples]
         if not sampled:
-            return {}
+            return StepOutput({}, {})
         tokens = sample(
             logits,
             [one.sampling for one in sampled],
             [len(one.tokens) for one in sampled],
             [tuple(one.stop.token_ids) if one.generated < one.stop.min_tokens else () for one in sampled],
         )
-        return {one.seq: token for one, token in zip(sampled, tokens, strict=True)}
+        return StepOutput({one.seq: Sampled(token) for one, token in zip(sampled, tokens, strict=True)}, {})
 
     def _slots(self, row: Row) -> list[int]:
         """Where each position's K and V go; below the write floor they go to the null block (design 3.2)."""

@@ -2,21 +2,29 @@
 
 import enum
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from model_worker.sampling.params import SamplingParams, StopConditions
+from model_worker.sampling.results import TokenLogprobs
+from model_worker.sampling.state import RowState
+
+if TYPE_CHECKING:
+    from model_worker.engine.group import Group
 
 
 class Phase(enum.Enum):
     """Where a sequence stands."""
 
     WAITING = enum.auto()
-    """In the queue; the manager does not know it."""
-    ADMITTING = enum.auto()
-    """Its admit has been sent and not been answered."""
+    """In the queue. The manager does not know it, or keeps its blocks in the host tier."""
+    ASKING = enum.auto()
+    """Its admit or its resume has been sent and not been answered."""
     RUNNING = enum.auto()
     """It holds a block table."""
+    FOLLOWING = enum.auto()
+    """A member of a group that goes where the group's lead goes: out of the host tier, or out of the lead by a fork."""
     ENDED = enum.auto()
-    """Finished, aborted or rejected; if it held a table, its release is due."""
+    """Finished, aborted or rejected; if it held blocks, its release is due."""
 
 
 class EndReason(enum.Enum):
@@ -44,6 +52,7 @@ class Timeline:
     mixed_steps: int = 0
     refusals: int = 0
     recomputes: int = 0
+    swaps: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -68,10 +77,19 @@ class Sequence:
         computed: tokens whose KV the launched steps write.
         committed: tokens whose ids the manager knows.
         table: block ids by logical index.
+        host_table: host block ids by logical index while it is parked in the host tier, else empty.
         hit_blocks: the write floor in blocks.
+        forked: it shares the block it writes next since a fork, so it advances before it writes (rule 8).
+        fork_tokens: the largest length at which it was forked, as parent or child.
+        group: the samples it runs and gives way with, None when it is alone.
+        level: its priority as it ages in the queue.
+        told_priority: its priority at the manager, that of its last admit.
+        queued_at: when it entered the queue, None outside; ``queued_seconds`` is what it spent there before.
         again: preempted or lost with its manager; it is admitted with all its tokens, ahead of new ones.
         refused: this manager had no room for it when it last asked.
         needed: free blocks to wait for before asking again.
+        prompt_logprobs: entry i is of prompt token i + 1, as far as they were asked for and computed.
+        sampler_state: what the sampler keeps of the tokens so far; made anew from them when it is None.
     """
 
     request_id: str
@@ -91,17 +109,32 @@ class Sequence:
     computed: int = 0
     committed: int = 0
     table: list[int] = field(default_factory=list)
+    host_table: list[int] = field(default_factory=list)
     hit_blocks: int = 0
+    forked: bool = False
+    fork_tokens: int = 0
+    group: "Group | None" = None
+    level: int = 0
+    told_priority: int = 0
+    queued_at: float | None = None
+    queued_seconds: float = 0.0
     again: bool = False
     refused: bool = False
     needed: int = 0
     delayed: bool = False
     timeline: Timeline = field(default_factory=Timeline)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    sampler_state: RowState | None = None
 
     @property
-    def rank(self) -> tuple[int, bool, int]:
-        """Order in the queue: priority, preempted first, arrival."""
-        return (self.priority, not self.again, self.arrival)
+    def queue_rank(self) -> tuple[int, bool, int]:
+        """Order in the queue: aged priority, preempted first, arrival."""
+        return (self.level, not self.again, self.arrival)
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        """Order among those that run, as the manager ranks them: whoever is last gives way first."""
+        return (self.told_priority, self.arrival, self.seq)
 
     @property
     def generated(self) -> int:
@@ -114,9 +147,16 @@ class Sequence:
         return self.computed >= self.limit - 1
 
     def lose_table(self) -> None:
-        """Back to the queue: everything is to be computed, or found in the cache, again."""
-        self.phase = Phase.WAITING
+        """Its blocks are gone: everything is to be computed, or found in the cache, again."""
         self.again = True
-        self.computed = self.committed = self.hit_blocks = self.needed = 0
-        self.table = []
+        self.computed = self.committed = self.hit_blocks = self.needed = self.fork_tokens = 0
+        self.table, self.host_table = [], []
+        self.forked = False
         self.timeline.recomputes += 1
+
+    def park(self, host_table: list[int]) -> None:
+        """Its blocks lie in the host tier from now on; what was computed stays computed."""
+        self.again = True
+        self.needed = 0
+        self.table, self.host_table = [], host_table
+        self.timeline.swaps += 1
