@@ -13,6 +13,7 @@ from kv_manager.core.block_pool import NULL_BLOCK
 from kv_manager.core.errors import bad_item
 from kv_manager.core.host_tier import NO_HOST_BLOCK
 from kv_manager.core.pool import Pool
+from kv_manager.core.prefix import TOKEN_BYTES
 from kv_manager.core.sequence import Sequence
 from kv_manager.core.validation import validate_tokens
 from octavo.kv.v1 import attach_pb2
@@ -64,17 +65,34 @@ def _validate(pool: Pool, field: str, live: attach_pb2.LiveSequence) -> None:
     validate_tokens(f"{field}.token_ids", live.token_ids)
     if live.table and live.host_table:
         raise bad_item(field, "OUT_OF_RANGE", "holds a table and a host table")
-    known = len(live.token_ids) // 4
-    capacity = (len(live.table) or len(live.host_table)) * pool.block_size
-    if capacity and live.computed_tokens > min(known, capacity):
+    if entries := len(live.table) or len(live.host_table):
+        _validate_lengths(pool, field, live, entries)
+    _validate_table(f"{field}.table", live.table, NULL_BLOCK, range(1, pool.blocks.num_blocks + 1), pool.window)
+    if pool.host.num_blocks:
+        _validate_table(f"{field}.host_table", live.host_table, NO_HOST_ENTRY, range(pool.host.num_blocks), pool.window)
+
+
+def _validate_lengths(pool: Pool, field: str, live: attach_pb2.LiveSequence, entries: int) -> None:
+    """What is said of a table must lie in it: a fork point or write floor beyond its end would hold its owner for good.
+
+    Forks share slots of the table, be their ids known or not. Hits are full blocks of known ids.
+    """
+    known, capacity = len(live.token_ids) // TOKEN_BYTES, entries * pool.block_size
+    if live.computed_tokens > min(known, capacity):
         raise bad_item(
             f"{field}.computed_tokens",
             "OUT_OF_RANGE",
             f"is {live.computed_tokens} of {known} known ids in a table of {capacity} slots",
         )
-    _validate_table(f"{field}.table", live.table, NULL_BLOCK, range(1, pool.blocks.num_blocks + 1), pool.window)
-    if pool.host.num_blocks:
-        _validate_table(f"{field}.host_table", live.host_table, NO_HOST_ENTRY, range(pool.host.num_blocks), pool.window)
+    if live.fork_tokens > capacity:
+        raise bad_item(f"{field}.fork_tokens", "OUT_OF_RANGE", f"is {live.fork_tokens}, the table has {capacity} slots")
+    most = min(entries, known // pool.block_size)
+    if live.hit_blocks > most:
+        raise bad_item(
+            f"{field}.hit_blocks",
+            "OUT_OF_RANGE",
+            f"is {live.hit_blocks}, must be at most {most}: {known} known ids, {entries} blocks",
+        )
 
 
 def _validate_table(field: str, table: Rows[int], null: int, blocks: range, window: int | None) -> None:

@@ -436,6 +436,12 @@ def test_a_manager_started_empty_takes_live_tables_over(attach):
         ("OUT_OF_RANGE", [{"seq": 1, "token_ids": bytes(4), "computed_tokens": 2, "table": [1]}]),
         ("OUT_OF_RANGE", [{"seq": 1, "token_ids": bytes(4), "table": [11]}]),
         ("OUT_OF_RANGE", [{"seq": 1, "token_ids": bytes(4), "table": [0]}]),
+        # Two blocks of 4: eight slots, and ids for one full block only.
+        ("OUT_OF_RANGE", [{"seq": 1, "token_ids": bytes(28), "table": [1, 2], "fork_tokens": 9}]),
+        ("OUT_OF_RANGE", [{"seq": 1, "token_ids": bytes(28), "table": [1, 2], "fork_tokens": 2**32 - 1}]),
+        ("OUT_OF_RANGE", [{"seq": 1, "token_ids": bytes(28), "table": [1, 2], "hit_blocks": 2}]),
+        ("OUT_OF_RANGE", [{"seq": 1, "token_ids": bytes(400), "table": [1, 2], "hit_blocks": 3}]),
+        ("OUT_OF_RANGE", [{"seq": 1, "token_ids": bytes(28), "host_table": [0, 1], "fork_tokens": 9}]),
         ("WRONG_BLOCK", [{"seq": 1, "token_ids": bytes(40), "table": [1, 1]}]),
         (
             "WRONG_BLOCK",
@@ -455,4 +461,14 @@ def test_a_manager_started_empty_takes_live_tables_over(attach):
 )
 def test_a_snapshot_that_cannot_be_is_refused(attach, refused, reason, live):
     with refused("INVALID_ARGUMENT", reason):
-        attach(num_blocks=10, live=live)
+        attach(num_blocks=10, host_blocks=4, block_bytes=1, live=live)
+
+
+@pytest.mark.needs("ADOPTION")
+def test_what_is_said_of_a_table_may_reach_its_end(attach):
+    """Seven ids in eight slots: forked at the last slot, one full block hit. The next write may lie behind the fork."""
+    live = {"seq": 1, "token_ids": bytes(28), "computed_tokens": 7, "table": [1, 2], "fork_tokens": 8, "hit_blocks": 1}
+    worker = attach(num_blocks=10, live=[live])
+    worker.tables[1] = [1, 2]
+    worker.step(advances={1: 9})
+    assert len(worker.tables[1]) == 3
