@@ -9,8 +9,9 @@ from table import Table
 
 from kernels import PoolShape, RaggedBatch, allocate_pool
 from kernels.backend import VARIABLE, reset
-from model_worker.model.config import ModelConfig, read_llama_config
-from model_worker.model.llama import LlamaModel
+from model_worker.model.decoder import DecoderModel
+from model_worker.model.decoder_config import DecoderConfig, read_decoder_config
+from model_worker.model.decoder_tensors import tensor_shapes
 
 BLOCK_SIZE = 16
 CONFIG = {
@@ -28,19 +29,19 @@ CONFIG = {
 }
 
 
-def weights(config: ModelConfig) -> dict[str, torch.Tensor]:
+def weights(config: DecoderConfig) -> dict[str, torch.Tensor]:
     """Standard deviation 0.2: at 0.02 greedy text repeats a handful of tokens."""
     generator = torch.Generator().manual_seed(1)
-    shapes = LlamaModel.tensor_shapes(config)
+    shapes = tensor_shapes(config)
     return {
         name: torch.randn(shape, generator=generator) * 0.2 if len(shape) > 1 else torch.ones(shape)
         for name, shape in shapes.items()
     }
 
 
-def greedy(device: str, config: ModelConfig, tensors: dict[str, torch.Tensor], prompts: list[list[int]]) -> list:
+def greedy(device: str, config: DecoderConfig, tensors: dict[str, torch.Tensor], prompts: list[list[int]]) -> list:
     """24 tokens for each prompt: prompts in one step, the second in two chunks, then decode together."""
-    model = LlamaModel(config, tensors.__getitem__, torch.float32, torch.device(device))
+    model = DecoderModel(config, tensors.__getitem__, torch.float32, torch.device(device))
     pool = allocate_pool(PoolShape(16, config.num_layers, 2, BLOCK_SIZE, 64, torch.float32), device)
     tables = [list(range(1, 9)), list(range(16, 8, -1))]
     texts = [list(prompt) for prompt in prompts]
@@ -85,7 +86,7 @@ def by_reference() -> Iterator[None]:
 
 
 def generation(table: Table, device: str) -> None:
-    config = read_llama_config(CONFIG, {})
+    config = read_decoder_config(CONFIG, {})
     tensors = weights(config)
     prompts = [torch.randint(0, 512, (length,)).tolist() for length in (5, 61)]
     ours = greedy(device, config, tensors, prompts)

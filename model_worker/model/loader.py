@@ -11,9 +11,12 @@ import torch
 
 from model_worker.model.checkpoint import Checkpoint, SafetensorsCheckpoint, check_tensors
 from model_worker.model.config import ModelConfig
+from model_worker.model.decoder import DecoderModel
+from model_worker.model.decoder_config import read_decoder_config
+from model_worker.model.decoder_tensors import tensor_shapes
 from model_worker.model.errors import CheckpointError, UnsupportedModelError
 from model_worker.model.gguf_checkpoint import GgufCheckpoint
-from model_worker.model.registry import CausalLM, family_of
+from model_worker.model.registry import CausalLM, is_native
 
 Progress = Callable[[int, int], None]
 """(done bytes, total bytes), called after every piece."""
@@ -38,39 +41,59 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
+    max_context: int | None = None,
 ) -> LoadedModel:
     """Loads `path`, a folder with config.json and safetensors or a GGUF file, in one dtype onto one device.
 
-    Progress counts the bytes of the loaded model. Raises CheckpointError or UnsupportedModelError, whose messages say
-    what is wrong with the checkpoint or not supported in it.
+    Up to `max_context` positions will be served, by default as many as the model was made for: some rotary embeddings
+    depend on it. Progress counts the bytes of the loaded model. Raises CheckpointError or UnsupportedModelError, whose
+    messages say what is wrong with the checkpoint or not supported in it.
     """
     if dtype not in DTYPES.values():
         raise UnsupportedModelError(f"{dtype} is not supported; supported: {', '.join(DTYPES)}")
     target = torch.device(device)
     with open_checkpoint(path) as checkpoint:
-        family = family_of(checkpoint.config())
-        config = family.read_config(checkpoint.config(), checkpoint.generation_config())
-        shapes = family.tensor_shapes(config)
-        check_tensors(shapes, checkpoint.shapes())
+        if is_native(checkpoint.config()):
+            model: CausalLM = _native(checkpoint, dtype, target, progress, max_context)
+        else:
+            # transformers takes seconds to import, and the native path needs none of it.
+            from model_worker.model.general import load_general
 
-        total, done = sum(map(prod, shapes.values())) * dtype.itemsize, 0
-
-        def read(name: str) -> torch.Tensor:
-            nonlocal done
-            tensor = checkpoint.read(name)
-            done += tensor.numel() * dtype.itemsize
-            if progress is not None:
-                progress(done, total)
-            return tensor
-
-        model = family.build(config, read, dtype, target)
-        return LoadedModel(model, config, dtype, target, _fingerprint(config, checkpoint, dtype))
+            model = load_general(checkpoint, Path(path), dtype, target, max_context)
+        return LoadedModel(model, model.config, dtype, target, _fingerprint(model.config, checkpoint, dtype))
 
 
-def read_config(path: str | Path) -> ModelConfig:
+def read_config(path: str | Path, max_context: int | None = None) -> ModelConfig:
     """The configuration of a checkpoint, without its weights. Raises as `load_model`."""
     with open_checkpoint(path) as checkpoint:
-        return family_of(checkpoint.config()).read_config(checkpoint.config(), checkpoint.generation_config())
+        if is_native(checkpoint.config()):
+            return read_decoder_config(checkpoint.config(), checkpoint.generation_config(), max_context)
+        from model_worker.model.general import read_general_config
+
+        return read_general_config(checkpoint, Path(path), max_context)
+
+
+def _native(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress | None,
+    max_context: int | None,
+) -> DecoderModel:
+    config = read_decoder_config(checkpoint.config(), checkpoint.generation_config(), max_context)
+    shapes = tensor_shapes(config)
+    check_tensors(shapes, checkpoint.shapes())
+    total, done = sum(map(prod, shapes.values())) * dtype.itemsize, 0
+
+    def read(name: str) -> torch.Tensor:
+        nonlocal done
+        tensor = checkpoint.read(name)
+        done += tensor.numel() * dtype.itemsize
+        if progress is not None:
+            progress(done, total)
+        return tensor
+
+    return DecoderModel(config, read, dtype, device)
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:

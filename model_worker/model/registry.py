@@ -1,22 +1,27 @@
-"""The model families Octavo runs natively, by the architecture name in config.json."""
+"""How a checkpoint's architecture is run: natively, or by transformers' own modules over the paged pool."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 
 from kernels import RaggedBatch
-from model_worker.model.config import ModelConfig, architecture_of, read_llama_config
-from model_worker.model.errors import UnsupportedModelError
-from model_worker.model.llama import LlamaModel, ReadTensor
+from model_worker.model.config import ModelConfig, architecture_of
+from model_worker.model.families import FAMILIES
+from model_worker.model.refusals import refuse_unsupported
 
 
 class CausalLM(Protocol):
-    """A model that computes on the paged pool. `LlamaModel.forward` documents the shapes."""
+    """A model that computes on the paged pool. `DecoderModel.forward` documents the shapes."""
 
-    config: ModelConfig
-    dtype: torch.dtype
-    device: torch.device
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
 
     def forward(
         self,
@@ -29,25 +34,10 @@ class CausalLM(Protocol):
     ) -> torch.Tensor: ...
 
 
-class Family(NamedTuple):
-    """How one architecture is read and built."""
+def is_native(raw: Mapping[str, Any]) -> bool:
+    """Whether a config.json's architecture is one of the native families.
 
-    read_config: Callable[[Mapping[str, Any], Mapping[str, Any]], ModelConfig]
-    """(config.json, generation_config.json) -> configuration"""
-    tensor_shapes: Callable[[ModelConfig], dict[str, tuple[int, ...]]]
-    build: Callable[[ModelConfig, ReadTensor, torch.dtype, torch.device], CausalLM]
-
-
-FAMILIES: dict[str, Family] = {
-    "LlamaForCausalLM": Family(read_llama_config, LlamaModel.tensor_shapes, LlamaModel),
-}
-
-
-def family_of(raw: Mapping[str, Any]) -> Family:
-    """The family of a config.json. Raises UnsupportedModelError naming the supported ones."""
-    architecture = architecture_of(raw)
-    family = FAMILIES.get(architecture)
-    if family is None:
-        supported = ", ".join(sorted(FAMILIES))
-        raise UnsupportedModelError(f"architecture {architecture!r} is not supported; supported: {supported}")
-    return family
+    Raises UnsupportedModelError for a kind of model that no path runs, CheckpointError when it names no architecture.
+    """
+    refuse_unsupported(raw)
+    return architecture_of(raw) in FAMILIES

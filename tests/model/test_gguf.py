@@ -173,7 +173,7 @@ def test_rope_scaling_survives_the_file(rope: str, make_llama: Any, tmp_path: Pa
         metadata["rope_divisors"] = llama3_divisors(500000.0, 64, 8.0, 1.0, 4.0, 8192)
     source = make_llama(vocab_size=VOCAB, rope_parameters=parameters)
     path = write_gguf(source, tmp_path / "tiny.gguf", gguf.GGMLQuantizationType.F32, **metadata)
-    assert load_model(path).config.rope == load_model(source).config.rope
+    assert load_model(path).config.ropes == load_model(source).config.ropes
     assert torch.allclose(logits(path, paged_run), logits(source, paged_run), atol=1e-5)
 
 

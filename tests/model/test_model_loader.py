@@ -87,16 +87,16 @@ def test_fingerprint_names_configuration_weights_and_dtype(folder: Path, tmp_pat
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, UnsupportedModelError, "'GPT2LMHeadModel'.*supported: LlamaForCausal"),
+        ({"architectures": ["GPT2LMHeadModel"]}, CheckpointError, "names GPT2LMHeadModel, but its model_type 'llama'"),
         ({"architectures": []}, CheckpointError, "names no architecture"),
-        ({"hidden_act": "gelu"}, UnsupportedModelError, "activation 'gelu'.*supported: 'silu'"),
+        ({"hidden_act": "relu"}, UnsupportedModelError, "activation 'relu'.*supported: 'silu', 'gelu_pytorch_tanh'"),
         (
-            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}},
+            {"rope_parameters": {"rope_type": "spiral", "factor": 2.0}},
             UnsupportedModelError,
-            "rope type 'yarn'.*supported: default, linear, llama3",
+            "rope type 'spiral'.*supported: default, linear, dynamic, llama3, yarn, longrope",
         ),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, CheckpointError, "'linear' needs factor"),
-        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, UnsupportedModelError, "partial_rotary_factor 0.5"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.05}}, CheckpointError, "3 rotary dimensions of 64"),
         ({"hidden_size": None}, CheckpointError, "has no hidden_size"),
         ({"vocab_size": "many"}, CheckpointError, "vocab_size must be a positive integer, got 'many'"),
         ({"num_key_value_heads": 4}, CheckpointError, "6 attention heads cannot share 4 KV heads"),
@@ -158,5 +158,5 @@ def test_stop_ids_come_from_the_generation_config_first(folder: Path) -> None:
 def test_rope_of_older_configs(folder: Path) -> None:
     """transformers 4 wrote `rope_theta` and `rope_scaling` where 5 writes `rope_parameters`."""
     edit_config(folder, rope_parameters=None, rope_theta=5e5, rope_scaling={"type": "linear", "factor": 2})
-    rope = read_config(folder).rope
+    rope = read_config(folder).ropes[0]
     assert (rope.rope_type, rope.theta, rope.factor) == ("linear", 5e5, 2.0)

@@ -1,0 +1,150 @@
+"""The configuration of the native forward pass, read from config.json."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from model_worker.model.activations import ACTIVATIONS
+from model_worker.model.config import ModelConfig, architecture_of, common_window, read_ids, read_size
+from model_worker.model.errors import CheckpointError, UnsupportedModelError
+from model_worker.model.families import FAMILIES, Family, Windows, layer_windows
+from model_worker.model.rope import RopeConfig
+from model_worker.model.rope_config import Contexts, parameters, read_rope
+
+_LOCAL_THETA = 10000.0
+
+
+class ExpertsConfig(NamedTuple):
+    """A mixture of experts in some of the layers."""
+
+    total: int
+    chosen: int
+    """Experts per token."""
+    width: int
+    normalised: bool
+    """The weights of a token's experts add up to 1."""
+    layers: tuple[int, ...]
+    """The layers that have experts; the others are dense."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig(ModelConfig):
+    """Sizes and constants of a decoder of one of the native families."""
+
+    hidden_size: int
+    ffn_size: int
+    rms_eps: float
+    tied_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    activation: str
+    scale: float
+    """Of the scores q.k."""
+    windows: Windows
+    """One for each layer."""
+    ropes: tuple[RopeConfig, ...]
+    layer_ropes: tuple[int, ...]
+    """For each layer, which of `ropes`."""
+    attention_cap: float | None = None
+    logits_cap: float | None = None
+    experts: ExpertsConfig | None = None
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.architecture]
+
+
+def read_decoder_config(
+    raw: Mapping[str, Any], generation: Mapping[str, Any], max_context: int | None = None
+) -> DecoderConfig:
+    """From the contents of config.json and generation_config.json (may be empty), to serve up to `max_context`.
+
+    Raises CheckpointError when a field is missing or sizes contradict each other, UnsupportedModelError for what the
+    forward pass does not have.
+    """
+    architecture = architecture_of(raw)
+    family = FAMILIES[architecture]
+    activation = raw.get(family.activation) or raw.get("hidden_act") or "silu"
+    if activation not in ACTIVATIONS:
+        supported = ", ".join(map(repr, ACTIVATIONS))
+        raise UnsupportedModelError(f"activation {activation!r} is not supported; supported: {supported}")
+    hidden_size, num_heads = read_size(raw, "hidden_size"), read_size(raw, "num_attention_heads")
+    num_kv_heads = read_size(raw, "num_key_value_heads", default=num_heads)
+    if num_heads % num_kv_heads:
+        raise CheckpointError(f"{num_heads} attention heads cannot share {num_kv_heads} KV heads evenly")
+    head_dim = read_size(raw, "head_dim", default=hidden_size // num_heads)
+    num_layers, made_for = read_size(raw, "num_hidden_layers"), read_size(raw, "max_position_embeddings")
+    windows = layer_windows(family, raw, num_layers)
+    biased = bool(raw.get("attention_bias", False))
+    contexts = Contexts(made_for, max_context or made_for)
+    ropes = _ropes(family, raw, contexts, head_dim)
+    served = min(contexts.served, longest_context(ropes[0], made_for))
+    return DecoderConfig(
+        architecture=architecture,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        vocab_size=read_size(raw, "vocab_size"),
+        max_context=served,
+        window=common_window(windows),
+        bos_token_id=next(iter(read_ids(raw, generation, "bos_token_id")), None),
+        eos_token_ids=read_ids(raw, generation, "eos_token_id"),
+        hidden_size=hidden_size,
+        ffn_size=read_size(raw, "intermediate_size"),
+        rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        tied_embeddings=bool(raw.get("tie_word_embeddings", family.tied_embeddings)),
+        qkv_bias=biased if family.qkv_bias is None else family.qkv_bias,
+        output_bias=biased if family.qkv_bias is None else False,
+        mlp_bias=bool(raw.get("mlp_bias", False)),
+        activation=activation,
+        scale=float(raw.get("query_pre_attn_scalar") or head_dim) ** -0.5,
+        windows=windows,
+        ropes=ropes,
+        layer_ropes=tuple(int(window is not None) if len(ropes) > 1 else 0 for window in windows),
+        attention_cap=_cap(family, raw, "attn_logit_softcapping"),
+        logits_cap=_cap(family, raw, "final_logit_softcapping"),
+        experts=_experts(family, raw, num_layers),
+    )
+
+
+def longest_context(rope: RopeConfig, made_for: int) -> int:
+    """Positions that can be served: a dynamic rotary embedding stretches to more than the model was made for."""
+    return int(rope.factor * made_for) if rope.rope_type == "dynamic" else made_for
+
+
+def _ropes(family: Family, raw: Mapping[str, Any], contexts: Contexts, head_dim: int) -> tuple[RopeConfig, ...]:
+    """One for all layers, or one for layers that see everything and one for those with a window."""
+    given = parameters(raw)
+    if not family.local_rope:
+        return (read_rope(given, raw, contexts, head_dim),)
+    if "full_attention" in given:
+        kinds = (given["full_attention"], given["sliding_attention"])
+    else:
+        kinds = (given, {"rope_theta": raw.get("rope_local_base_freq", _LOCAL_THETA)})
+    return tuple(read_rope(kind, raw, contexts, head_dim) for kind in kinds)
+
+
+def _cap(family: Family, raw: Mapping[str, Any], name: str) -> float | None:
+    value = raw.get(name) if family.soft_caps else None
+    return None if value is None else float(value)
+
+
+def _experts(family: Family, raw: Mapping[str, Any], num_layers: int) -> ExpertsConfig | None:
+    names = family.experts
+    if names is None:
+        return None
+    every, dense = read_size(raw, "decoder_sparse_step", default=1), raw.get("mlp_only_layers") or []
+    # One number under two names, whichever family it is.
+    count = read_size(raw, "num_experts" if "num_experts" in raw else "num_local_experts")
+    chosen = read_size(raw, "num_experts_per_tok", default=2)
+    if chosen > count:
+        raise CheckpointError(f"{chosen} experts per token of {count}")
+    return ExpertsConfig(
+        total=count,
+        chosen=chosen,
+        width=read_size(raw, names.width),
+        normalised=bool(raw.get("norm_topk_prob", names.normalised)),
+        layers=tuple(index for index in range(num_layers) if (index + 1) % every == 0 and index not in dense),
+    )

@@ -1,0 +1,166 @@
+"""The general path: transformers' own modules with the paged pool behind their attention."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from kernels import RaggedBatch
+from model_worker.model import general_attention
+from model_worker.model.checkpoint import Checkpoint
+from model_worker.model.config import ModelConfig, architecture_of, read_ids, read_size
+from model_worker.model.errors import CheckpointError
+from model_worker.model.general_attention import Step, running
+from model_worker.model.general_probe import accepts, check_attention, refusal, sets_attention
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralConfig(ModelConfig):
+    """Sizes of a model of transformers."""
+
+    described: str
+    """Everything that its config.json says, as JSON."""
+
+
+class GeneralModel:
+    """A model of transformers whose attention reads and writes the pool. `load` makes one."""
+
+    def __init__(self, model: PreTrainedModel, config: GeneralConfig) -> None:
+        self.config = config
+        self.dtype = model.dtype
+        self.device = model.device
+        self._model = model
+        self._selects = accepts(type(model), "logits_to_keep")
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        batch: RaggedBatch,
+        pool: torch.Tensor,
+        logits_at: torch.Tensor,
+    ) -> torch.Tensor:
+        """As `DecoderModel.forward`. All sequences are one row of tokens: only attention tells them apart."""
+        arguments: dict[str, Any] = {"logits_to_keep": logits_at} if self._selects else {}
+        with running(Step(slots, batch, pool)):
+            output = self._model(
+                input_ids=token_ids[None],
+                position_ids=positions[None],
+                attention_mask=None,
+                use_cache=False,
+                return_dict=True,
+                **arguments,
+            )
+        logits: torch.Tensor = output.logits[0]
+        return (logits if self._selects else logits.index_select(0, logits_at)).float()
+
+
+def read_general_config(checkpoint: Checkpoint, folder: Path, max_context: int | None) -> GeneralConfig:
+    """The configuration of a folder, without its weights. Raises as `load_general`, as far as it can be known."""
+    config, _ = _configured(checkpoint, folder, max_context)
+    return config
+
+
+def load_general(
+    checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, device: torch.device, max_context: int | None
+) -> GeneralModel:
+    """Loads a folder with transformers.
+
+    Raises UnsupportedModelError when transformers does not know the architecture or its attention cannot be served
+    from the pool, CheckpointError when weights are missing.
+    """
+    config, hf_config = _configured(checkpoint, folder, max_context)
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, config=hf_config, dtype=dtype, local_files_only=True, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"transformers cannot load {folder}: {str(error).splitlines()[0]}") from error
+    model, report = loaded
+    if wrong := sorted(map(str, (*report["missing_keys"], *report["mismatched_keys"]))):
+        raise CheckpointError(f"the weights do not match config.json: missing or misshapen {wrong[0]}")
+    model = model.to(device).eval()
+    check_attention(model, config)
+    sets_attention(model, general_attention.NAME)
+    return GeneralModel(model, config)
+
+
+def _configured(
+    checkpoint: Checkpoint, folder: Path, max_context: int | None
+) -> tuple[GeneralConfig, PretrainedConfig]:
+    raw = checkpoint.config()
+    architecture = architecture_of(raw)
+    if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        kind = "is no language model of" if hasattr(transformers, architecture) else "is not known to"
+        raise refusal(architecture, f"it {kind} transformers {transformers.__version__}")
+    try:
+        hf_config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"transformers cannot read {folder}: {str(error).splitlines()[0]}") from error
+    expected = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(hf_config.model_type)
+    if architecture != expected:
+        raise CheckpointError(
+            f"config.json names {architecture}, but its model_type {hf_config.model_type!r} is run by {expected}"
+        )
+    _check_class(architecture, hf_config)
+    made_for = _positions(hf_config, architecture)
+    served = _pin_long_rope(hf_config, min(max_context or made_for, made_for))
+    values = hf_config.to_dict()
+    heads = read_size({"num_attention_heads": hf_config.num_attention_heads}, "num_attention_heads")
+    return (
+        GeneralConfig(
+            architecture=architecture,
+            num_layers=hf_config.num_hidden_layers,
+            num_heads=heads,
+            num_kv_heads=_kv_heads(hf_config, heads),
+            head_dim=getattr(hf_config, "head_dim", None) or hf_config.hidden_size // heads,
+            vocab_size=hf_config.vocab_size,
+            max_context=served,
+            window=None,
+            bos_token_id=next(iter(read_ids(values, checkpoint.generation_config(), "bos_token_id")), None),
+            eos_token_ids=read_ids(values, checkpoint.generation_config(), "eos_token_id"),
+            described=json.dumps(raw, sort_keys=True),
+        ),
+        hf_config,
+    )
+
+
+def _check_class(architecture: str, hf_config: PretrainedConfig) -> None:
+    """Asks the class, on a copy without weights, before gigabytes are read."""
+    model_class: type[PreTrainedModel] = getattr(transformers, architecture)
+    if not accepts(model_class, "position_ids"):
+        raise refusal(architecture, "it takes no position_ids, so that its tokens cannot be told where they stand")
+    with torch.device("meta"):
+        if not sets_attention(model_class(hf_config), general_attention.NAME):
+            raise refusal(architecture, "it does not call its attention through the attention interface")
+
+
+def _positions(hf_config: PretrainedConfig, architecture: str) -> int:
+    value = getattr(hf_config, "max_position_embeddings", None)
+    if not isinstance(value, int):
+        raise refusal(architecture, "its config.json does not say how many positions it has")
+    return value
+
+
+def _kv_heads(hf_config: PretrainedConfig, heads: int) -> int:
+    if getattr(hf_config, "multi_query", False):
+        return 1
+    return getattr(hf_config, "num_key_value_heads", None) or heads
+
+
+def _pin_long_rope(hf_config: PretrainedConfig, served: int) -> int:
+    """longrope divides frequencies by one list or another, by the longest sequence of a step. Keys outlive their step,
+    so the list is chosen once, for the context served."""
+    rope: Mapping[str, Any] = getattr(hf_config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        chosen = "long_factor" if served > rope["original_max_position_embeddings"] else "short_factor"
+        hf_config.rope_parameters = {**rope, "short_factor": rope[chosen], "long_factor": rope[chosen]}
+    return served
