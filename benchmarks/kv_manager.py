@@ -199,7 +199,7 @@ class Decoding:
             if crossing:
                 self._fill(request, crossing, done, ids)
             response = self.client.step(request)
-            blocks = [list(grant.blocks) for grant in response.grants]
+            blocks = [grant.blocks[:] for grant in response.grants[:]]
             times.append((time.perf_counter() - started) * 1e6)
             crossings += len(blocks)
             if keep is not None:

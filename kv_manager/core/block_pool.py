@@ -21,6 +21,10 @@ NULL_BLOCK = 0
 """Never granted, hashed or counted; padding rows and writes below the write floor go there."""
 
 
+Filled = tuple[int, bytes, bytes]
+"""(block, the digest of what it is filled with, the digest before that in its chain)."""
+
+
 class BlockPool:
     """Blocks ``1..num_blocks`` with O(1) take, return, hit and removal from the middle.
 
@@ -70,7 +74,7 @@ class BlockPool:
         self.digest: list[bytes | None] = [None] * (num_blocks + 1)
         self.index = PrefixIndex()
         self.unconfirmed: dict[int, int] = {}
-        self._published: deque[tuple[int, list[tuple[int, bytes]]]] = deque()
+        self._published: deque[tuple[int, list[Filled]]] = deque()
         self.journal: Journal | None = None
         self.swap_sources: dict[int, int] = {}
         self.completed_step = 0
@@ -202,21 +206,26 @@ class BlockPool:
 
     # --- digests
 
-    def publish(self, block: int, digest: bytes, step: int, parent: bytes) -> None:
-        """``step`` fills ``block``: its digest can be hit from now on. A block that has a digest keeps it.
+    def publish(self, filled: list[Filled], step: int) -> None:
+        """``step`` fills blocks: their digests can be hit from now on. A block that has a digest keeps it.
 
-        Args:
-            parent: the digest before it in its chain, told to whoever watches.
+        Null blocks are skipped.
         """
-        if self.digest[block] is None:
-            self.digest[block] = digest
-            self.index.add(digest, block)
-            self.unconfirmed[block] = step
-            if not self._published or self._published[-1][0] != step:
-                self._published.append((step, []))
-            self._published[-1][1].append((block, parent))
-            if self.journal is not None:
-                self.journal.blocks.add(block)
+        if not filled:
+            return
+        held, shards, unconfirmed, journal = self.digest, self.index.shards, self.unconfirmed, self.journal
+        published: list[Filled] = []
+        for item in filled:
+            block, digest, _ = item
+            if block and held[block] is None:
+                held[block] = digest
+                if shards[digest[0]].setdefault(digest, block) != block:
+                    self.index.add(digest, block)
+                unconfirmed[block] = step
+                published.append(item)
+                if journal is not None:
+                    journal.blocks.add(block)
+        self._published.append((step, published))
 
     def first_holder(self, digest: bytes) -> int:
         """The block a hit on ``digest`` takes, 0 for none."""
@@ -268,18 +277,19 @@ class BlockPool:
         published, unconfirmed = self._published, self.unconfirmed
         while published and published[0][0] <= step:
             filled_by, filled = published.popleft()
-            for block, parent in filled:
-                if unconfirmed.get(block) == filled_by:
-                    self._confirm(block, parent)
+            for block, _, parent in filled:
+                if unconfirmed.get(block) == filled_by:  # it may have been withdrawn, granted and filled anew
+                    if self.journal is not None:
+                        self._tell_stored(block, parent)
+                    del unconfirmed[block]
         if self.swap_sources:
             self.swap_sources = {block: started for block, started in self.swap_sources.items() if started > step}
 
-    def _confirm(self, block: int, parent: bytes) -> None:
-        """The step that filled ``block`` has completed: its digest is there for everyone."""
+    def _tell_stored(self, block: int, parent: bytes) -> None:
+        """The digest of ``block`` is about to be there for everyone: an event, unless another holder made it one."""
         digest = self.digest[block]
         if self.journal is not None and digest is not None and not self.first_confirmed_holder(digest):
             self.journal.stored(parent, digest)
-        del self.unconfirmed[block]
 
     # --- for checks and views
 

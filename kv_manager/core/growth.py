@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from kv_manager.core.capacity import find_blocks, reject
 from kv_manager.core.hits import late_hits
 from kv_manager.core.quotas import hold_hard_limit
-from kv_manager.core.sequence import Sequence
+from kv_manager.core.sequence import Rank, Sequence
 from kv_manager.core.step_work import StepWork
 from kv_manager.core.windows import slide
 from octavo.kv.v1 import steps_pb2
@@ -30,23 +30,26 @@ class Growth:
     cached_tokens: int = 0
 
 
+Row = tuple[Rank, int, Sequence, int]
+"""(rank, id, sequence, length it asks for): sorts by rank, then id."""
+
+
 def serve(pool: "Pool", work: StepWork) -> None:
     """Serve the advances of the request by rank, whatever their order in it."""
     advances = work.request.advances
-    sequences, groups = pool.sequences, pool.groups
+    sequences = pool.sequences
     rows = []
-    for seq, length in zip(advances.seqs, advances.num_tokens, strict=True):
+    for seq, length in zip(advances.seqs[:], advances.num_tokens[:], strict=True):
         sequence = sequences[seq]
         rows.append((sequence.rank, seq, sequence, length))
     rows.sort()
     start, count = 0, len(rows)
     while start < count:
+        start = _decode(pool, work, rows, start)
+        if start == count:
+            break
         _, _, sequence, length = rows[start]
         start += 1
-        if len(groups.get(sequence.group, ())) == 1:
-            if not _decode(pool, work, sequence, length):
-                _grow(pool, work, [Growth(sequence, length)])
-            continue
         members = [Growth(sequence, length)]
         while start < count and rows[start][2].group == sequence.group:
             members.append(Growth(rows[start][2], rows[start][3]))
@@ -54,28 +57,47 @@ def serve(pool: "Pool", work: StepWork) -> None:
         _grow(pool, work, members)
 
 
-def _decode(pool: "Pool", work: StepWork, sequence: Sequence, length: int) -> bool:
-    """The common case in short: a sequence of its own that decodes, past a block edge, with blocks to spare.
+def _decode(pool: "Pool", work: StepWork, rows: list[Row], start: int) -> int:
+    """The common case in short: rows of sequences of their own that decode past a block edge, with blocks to spare.
 
-    Served exactly as ``_grow`` would; False, with nothing done, when it is not that case.
+    Served exactly as ``_grow`` would. Returns the first row that is another case; nothing is done for it.
     """
-    table, blocks = sequence.table, pool.blocks
-    if sequence.known > sequence.granted or sequence.quota is not None or pool.window is not None or not table:
-        return False
-    missing = -(-length // pool.block_size) - len(table)
-    if missing > blocks.available:
-        return False
-    write = sequence.next_write() // pool.block_size
-    if write < len(table) and pool.is_shared(table[write]):
-        return False
-    first_index = len(table)
-    taken = [blocks.take() for _ in range(missing)]
-    table += taken
-    work.response.grants.add(seq=sequence.id, first_index=first_index, blocks=taken, granted_tokens=length)
-    sequence.unwritten = False
-    if length > sequence.granted:
-        sequence.granted = length
-    return True
+    if pool.window is not None:
+        return start
+    blocks, groups, block_size = pool.blocks, pool.groups, pool.block_size
+    available, take, add_grant = blocks.available, blocks.take, work.response.grants.add
+    for index in range(start, len(rows)):
+        _, seq, sequence, length = rows[index]
+        table, known, granted = sequence.table, sequence.known, sequence.granted
+        end = len(table)
+        missing = -(-length // block_size) - end
+        if (
+            known > granted
+            or missing > available
+            or not table
+            or sequence.quota is not None
+            or len(groups[sequence.group]) > 1
+        ):
+            return index
+        write = (known if known > sequence.fork_point else sequence.fork_point) // block_size
+        if write < end and pool.is_shared(table[write]):
+            return index
+        grant = add_grant()
+        grant.seq, grant.first_index, grant.granted_tokens = seq, end, length
+        if missing == 1:
+            block = take()
+            table.append(block)
+            grant.blocks.append(block)
+            available -= 1
+        elif missing > 0:
+            taken = [take() for _ in range(missing)]
+            table += taken
+            grant.blocks.extend(taken)
+            available -= missing
+        sequence.unwritten = False
+        if length > granted:
+            sequence.granted = length
+    return len(rows)
 
 
 def _grow(pool: "Pool", work: StepWork, rows: list[Growth]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kv_manager.core import admission, forks, growth, room
-from kv_manager.core.block_pool import BlockPool
+from kv_manager.core.block_pool import BlockPool, Filled
 from kv_manager.core.errors import step_conflict, wrong_step
 from kv_manager.core.host_tier import HostTier
 from kv_manager.core.journal import Journal
@@ -190,14 +190,17 @@ class Pool:
     def _commit(self, work: StepWork) -> None:
         commits = work.request.commits
         token_ids, start = commits.token_ids, 0
-        for seq, count in zip(commits.seqs, commits.counts, strict=True):
+        sequences, block_size = self.sequences, self.block_size
+        filled: list[Filled] = []
+        for seq, count in zip(commits.seqs[:], commits.counts[:], strict=True):
             end = start + count * TOKEN_BYTES
-            sequence = self.sequences[seq]
+            sequence = sequences[seq]
             sequence.append_ids(token_ids[start:end])
             if sequence.known > sequence.granted:
                 sequence.granted = sequence.known
-            self.index_written(sequence, work.step)
+            filled += sequence.newly_full(block_size)
             start = end
+        self.blocks.publish(filled, work.step)
 
     def _release(self, work: StepWork) -> None:
         for release in work.request.releases:
@@ -258,26 +261,7 @@ class Pool:
 
     def index_written(self, sequence: Sequence, step: int) -> None:
         """Publish the digests of the blocks that granted steps fill with known ids."""
-        granted, known = sequence.granted, sequence.known
-        full = (granted if granted < known else known) // self.block_size
-        first = sequence.indexed
-        if full <= first or sequence.host_table is not None:
-            return
-        if full == first + 1 == len(sequence.digests) + 1:  # a decoding sequence has filled its block
-            digest, parent = sequence.next_digest(self.block_size)
-            if block := sequence.table[first]:
-                self.blocks.publish(block, digest, step, parent)
-            sequence.indexed = full
-            return
-        digests = sequence.chain_to(full, self.block_size)
-        publish, table = self.blocks.publish, sequence.table
-        parent = digests[first - 1] if first else sequence.root_digest
-        for index in range(first, full):
-            digest = digests[index]
-            if block := table[index]:
-                publish(block, digest, step, parent)
-            parent = digest
-        sequence.indexed = full
+        self.blocks.publish(sequence.newly_full(self.block_size), step)
 
     def is_shared(self, block: int, leaving: int = 0) -> bool:
         """Whether somebody else relies on the block's slots, so that a write must go to a copy (design 3.3).

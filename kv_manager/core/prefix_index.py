@@ -9,28 +9,31 @@ class PrefixIndex:
 
     There are 256 dicts, by the digest's first byte: one dict of millions of entries stalls for 0.4 s when it grows. An
     entry with a single holder, nearly all of them, is the bare block id; a list only exists for duplicates.
+
+    Attributes:
+        shards: the dicts.
     """
 
-    __slots__ = ("_shards",)
+    __slots__ = ("shards",)
 
     def __init__(self) -> None:
-        self._shards: list[dict[bytes, int | list[int]]] = [{} for _ in range(256)]
+        self.shards: list[dict[bytes, int | list[int]]] = [{} for _ in range(256)]
 
     def first(self, digest: bytes) -> int:
         """The block that has held ``digest`` longest, 0 when none does."""
-        holder = self._shards[digest[0]].get(digest, 0)
+        holder = self.shards[digest[0]].get(digest, 0)
         return holder if isinstance(holder, int) else holder[0]
 
     def holders(self, digest: bytes) -> list[int]:
         """All blocks that hold ``digest``, longest holder first."""
-        holder = self._shards[digest[0]].get(digest, 0)
+        holder = self.shards[digest[0]].get(digest, 0)
         if isinstance(holder, int):
             return [holder] if holder else []
         return list(holder)
 
     def add(self, digest: bytes, block: int) -> None:
         """``block`` holds ``digest`` from now on."""
-        shard = self._shards[digest[0]]
+        shard = self.shards[digest[0]]
         holder = shard.setdefault(digest, block)
         if holder != block:
             if isinstance(holder, int):
@@ -40,7 +43,7 @@ class PrefixIndex:
 
     def remove(self, digest: bytes, block: int) -> None:
         """``block`` no longer holds ``digest``; the entry goes with its last holder."""
-        shard = self._shards[digest[0]]
+        shard = self.shards[digest[0]]
         holder = shard[digest]
         if isinstance(holder, int):
             del shard[digest]
@@ -51,12 +54,12 @@ class PrefixIndex:
 
     def clear(self) -> None:
         """Forget everything."""
-        for shard in self._shards:
+        for shard in self.shards:
             shard.clear()
 
     def __len__(self) -> int:
-        return sum(len(shard) for shard in self._shards)
+        return sum(len(shard) for shard in self.shards)
 
     def digests(self) -> list[bytes]:
         """All digests, in no particular order."""
-        return [digest for shard in self._shards for digest in shard]
+        return [digest for shard in self.shards for digest in shard]

@@ -1,9 +1,11 @@
 """What the manager remembers of a live sequence."""
 
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from kv_manager.core.block_pool import Filled
 from kv_manager.core.host_tier import NO_HOST_BLOCK
-from kv_manager.core.prefix import TOKEN_BYTES, Root, chain, next_digest
+from kv_manager.core.prefix import TOKEN_BYTES, Root
 
 if TYPE_CHECKING:
     from kv_manager.core.quotas import Quota
@@ -90,21 +92,31 @@ class Sequence:
 
     def chain_to(self, num_blocks: int, block_size: int) -> list[bytes]:
         """The prefix chain, extended to the first ``num_blocks`` blocks, which must be full of known ids."""
-        digests = self.digests
-        have = len(digests)
-        if have < num_blocks:
-            parent = digests[-1] if have else self.root_digest
-            digests.extend(chain(parent, self.ids, have, num_blocks, block_size))
+        digests, ids = self.digests, self.ids
+        have, size = len(digests), block_size * TOKEN_BYTES
+        parent = digests[-1] if have else self.root_digest
+        for start in range(have * size, num_blocks * size, size):
+            parent = sha256(parent + ids[start : start + size]).digest()
+            digests.append(parent)
         return digests
 
-    def next_digest(self, block_size: int) -> tuple[bytes, bytes]:
-        """Extend the chain by one block and return its digest and its parent's."""
-        digests = self.digests
-        have = len(digests)
-        parent = digests[-1] if have else self.root_digest
-        digest = next_digest(parent, self.ids, have, block_size)
-        digests.append(digest)
-        return digest, parent
+    def newly_full(self, block_size: int) -> list[Filled]:
+        """The blocks that granted steps fill with known ids and whose digests were not offered to the index yet."""
+        full = (self.granted if self.granted < self.known else self.known) // block_size
+        first, digests = self.indexed, self.digests
+        if full <= first or self.host_table is not None:
+            return []
+        self.indexed = full
+        if full == first + 1 == len(digests) + 1:  # a decoding sequence has filled its block
+            parent = digests[-1] if first else self.root_digest
+            size = block_size * TOKEN_BYTES
+            digest = sha256(parent + self.ids[first * size : full * size]).digest()
+            digests.append(digest)
+            return [(self.table[first], digest, parent)]
+        self.chain_to(full, block_size)
+        run = digests[first:full]
+        parents = [digests[first - 1] if first else self.root_digest, *run[:-1]]
+        return list(zip(self.table[first:full], run, parents, strict=True))
 
     @property
     def running(self) -> bool:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from kv_manager.core.errors import bad_item
 from kv_manager.core.prefix import TOKEN_BYTES
+from kv_manager.core.prompt_size import validate_prompt_blocks
 from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
 from service.errors import invalid_argument
 
@@ -125,7 +126,7 @@ class _StepCheck:
 
     def commits(self) -> None:
         commits = self.request.commits
-        seqs, starts, counts = commits.seqs, commits.starts, commits.counts
+        seqs, starts, counts = commits.seqs[:], commits.starts[:], commits.counts[:]
         if not len(seqs) == len(starts) == len(counts):
             raise bad_item(
                 "commits", "UNEQUAL_COLUMNS", f"{len(seqs)} seqs, {len(starts)} starts, {len(counts)} counts"
@@ -137,33 +138,47 @@ class _StepCheck:
                 f"has {len(commits.token_ids)} bytes, the counts need {sum(counts) * TOKEN_BYTES}",
             )
         sequences, block_size, written = self.pool.sequences, self.pool.block_size, self.written
-        for row, (seq, start, count) in enumerate(zip(seqs, starts, counts, strict=True)):
+        for seq, start, count in zip(seqs, starts, counts, strict=True):
             sequence = sequences.get(seq)
-            if sequence is None:
-                raise self._unknown(f"commits[{row}]", seq)
-            if seq in written:
-                raise bad_item(f"commits[{row}]", "DUPLICATE_SEQUENCE", f"sequence {seq} appears twice")
-            if start != sequence.known:
-                raise bad_item(
-                    f"commits[{row}].start",
-                    "WRONG_COMMIT_START",
-                    f"is {start}, the committed length of sequence {seq} is {sequence.known}",
-                )
             end = start + count
-            capacity = (len(sequence.table) or len(sequence.parked_table)) * block_size
-            if count == 0 or end > capacity:
-                raise bad_item(
-                    f"commits[{row}].count",
-                    "OUT_OF_RANGE",
-                    f"is {count} from {start} on; the table of sequence {seq} holds {capacity} tokens",
-                )
-            if sequence.unwritten and end > sequence.fork_point:
-                raise bad_item(
-                    f"commits[{row}]",
-                    "NOT_ADVANCED",
-                    f"sequence {seq} has not advanced since its fork at {sequence.fork_point}: it wrote nothing beyond",
-                )
+            if (
+                sequence is None
+                or start != sequence.known
+                or count == 0
+                or end > len(sequence.table) * block_size
+                or sequence.unwritten
+                or seq in written
+            ):
+                self._commit(f"commits[{len(written)}]", seq, start, count)
             written[seq] = end
+
+    def _commit(self, field: str, seq: int, start: int, count: int) -> None:
+        """A commit that is wrong, or one of the rare right ones: to a parked sequence, or below its fork."""
+        sequence = self.pool.sequences.get(seq)
+        if sequence is None:
+            raise self._unknown(field, seq)
+        if seq in self.written:
+            raise bad_item(field, "DUPLICATE_SEQUENCE", f"sequence {seq} appears twice")
+        if start != sequence.known:
+            raise bad_item(
+                f"{field}.start",
+                "WRONG_COMMIT_START",
+                f"is {start}, the committed length of sequence {seq} is {sequence.known}",
+            )
+        end = start + count
+        capacity = (len(sequence.table) or len(sequence.parked_table)) * self.pool.block_size
+        if count == 0 or end > capacity:
+            raise bad_item(
+                f"{field}.count",
+                "OUT_OF_RANGE",
+                f"is {count} from {start} on; the table of sequence {seq} holds {capacity} tokens",
+            )
+        if sequence.unwritten and end > sequence.fork_point:
+            raise bad_item(
+                field,
+                "NOT_ADVANCED",
+                f"sequence {seq} has not advanced since its fork at {sequence.fork_point}: it wrote nothing beyond",
+            )
 
     def forks(self) -> None:
         pool, children = self.pool, self.children
@@ -218,7 +233,7 @@ class _StepCheck:
 
     def advances(self) -> None:
         advances = self.request.advances
-        seqs, lengths = advances.seqs, advances.num_tokens
+        seqs, lengths = advances.seqs[:], advances.num_tokens[:]
         if len(seqs) != len(lengths) or (advances.rooms and len(advances.rooms) != len(seqs)):
             raise bad_item(
                 "advances",
@@ -227,20 +242,33 @@ class _StepCheck:
             )
         if len(set(seqs)) != len(seqs):
             raise bad_item("advances.seqs", "DUPLICATE_SEQUENCE", "a sequence appears twice")
-        sequences, children, released, written = self.pool.sequences, self.children, self.released, self.written
-        for row, (seq, length) in enumerate(zip(seqs, lengths, strict=True)):
+        sequences, released, written = self.pool.sequences, self.released, self.written
+        for seq, length in zip(seqs, lengths, strict=True):
             sequence = sequences.get(seq)
-            if (sequence is None and seq not in children) or seq in released:
-                raise self._unknown(f"advances[{row}]", seq)
-            if sequence is not None and not sequence.running:
-                raise self._not_running(f"advances[{row}]", seq)
-            next_write = self.children[seq] if sequence is None else sequence.next_write()
-            if length <= next_write or length <= written.get(seq, 0):
-                raise bad_item(
-                    f"advances[{row}].num_tokens",
-                    "OUT_OF_RANGE",
-                    f"is {length}, sequence {seq} has written {self._next_write(seq)} tokens already",
-                )
+            if (
+                sequence is None
+                or not sequence.table
+                or length <= sequence.granted
+                or length <= sequence.fork_point
+                or length <= written.get(seq, 0)
+                or seq in released
+            ):
+                self._advance(f"advances[{seqs.index(seq)}]", seq, length)
+
+    def _advance(self, field: str, seq: int, length: int) -> None:
+        """An advance that is wrong, or one of the rarer right ones: of a child of this request, or within its grant."""
+        sequence = self.pool.sequences.get(seq)
+        if (sequence is None and seq not in self.children) or seq in self.released:
+            raise self._unknown(field, seq)
+        if sequence is not None and not sequence.running:
+            raise self._not_running(field, seq)
+        next_write = self.children[seq] if sequence is None else sequence.next_write()
+        if length <= next_write or length <= self.written.get(seq, 0):
+            raise bad_item(
+                f"{field}.num_tokens",
+                "OUT_OF_RANGE",
+                f"is {length}, sequence {seq} has written {self._next_write(seq)} tokens already",
+            )
 
     def resumes(self) -> None:
         pool = self.pool
@@ -281,6 +309,8 @@ class _StepCheck:
                 )
             self._group(field, admit)
             validate_tokens(f"{field}.token_ids", admit.token_ids)
+            if pool.window is not None:
+                validate_prompt_blocks(pool, f"{field}.token_ids", admit.token_ids)
             if admit.num_tokens == 0:
                 raise bad_item(f"{field}.num_tokens", "OUT_OF_RANGE", "must be at least 1")
 

@@ -36,8 +36,8 @@ def test_taking_from_an_empty_pool_is_a_bug_of_the_caller():
 def test_plain_blocks_return_to_the_front_and_hashed_ones_to_the_back():
     pool = BlockPool(6)
     table = take(pool, 4)
-    pool.publish(1, A, step=1, parent=C)
-    pool.publish(2, B, step=1, parent=C)
+    pool.publish([(1, A, C)], step=1)
+    pool.publish([(2, B, C)], step=1)
     pool.drop_table(table, fence=0)
     assert list(pool.grant_order()) == [3, 4, 5, 6, 2, 1]
     assert (pool.free_blocks, pool.cached_blocks) == (4, 2)
@@ -58,7 +58,7 @@ def test_a_pin_counts_again_after_a_hit():
     """A hit takes a block out of the fence, not the fence off the block."""
     pool = BlockPool(3)
     take(pool, 1)
-    pool.publish(1, A, step=1, parent=C)
+    pool.publish([(1, A, C)], step=1)
     pool.pin(1, 7)
     pool.drop(1, fence=0)
     assert list(pool.fenced()) == [1]
@@ -73,8 +73,8 @@ def test_an_indexed_block_leaves_the_fence_after_those_before_it():
     """Otherwise block 1, the parent, could be granted while block 2 is still indexed (I6)."""
     pool = BlockPool(4)
     take(pool, 3)
-    pool.publish(1, A, step=1, parent=C)
-    pool.publish(2, B, step=1, parent=C)
+    pool.publish([(1, A, C)], step=1)
+    pool.publish([(2, B, C)], step=1)
     pool.pin(2, 9)
     pool.drop_table([1, 2], fence=0)
     assert list(pool.fenced()) == [2, 1]
@@ -87,17 +87,17 @@ def test_an_indexed_block_leaves_the_fence_after_those_before_it():
 def test_a_digest_is_confirmed_when_its_step_has_completed():
     pool = BlockPool(3)
     take(pool, 2)
-    pool.publish(1, A, step=3, parent=C)
+    pool.publish([(1, A, C)], step=3)
     assert (pool.first_holder(A), pool.first_confirmed_holder(A)) == (1, 0)
     pool.complete(3)
-    pool.publish(2, A, step=4, parent=C)
+    pool.publish([(2, A, C)], step=4)
     assert pool.first_confirmed_holder(A) == 1
 
 
 def test_an_evicted_block_is_forgotten():
     pool = BlockPool(1)
     pool.take()
-    pool.publish(1, A, step=1, parent=C)
+    pool.publish([(1, A, C)], step=1)
     pool.drop(1, fence=0)
     assert pool.take() == 1
     assert (pool.first_holder(A), pool.digest[1], pool.evicted_blocks) == (0, None, 1)
@@ -107,8 +107,8 @@ def test_an_evicted_block_is_forgotten():
 def test_a_block_keeps_the_digest_it_has():
     pool = BlockPool(2)
     pool.take()
-    pool.publish(1, A, step=1, parent=C)
-    pool.publish(1, A, step=2, parent=C)
+    pool.publish([(1, A, C)], step=1)
+    pool.publish([(1, A, C)], step=2)
     assert pool.unconfirmed == {1: 1}
 
 
