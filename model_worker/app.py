@@ -12,9 +12,10 @@ from typing import TypeVar, cast
 
 import torch
 
-from kernels import BackendError, allocate_pool, backend
+from kernels import BackendError, allocate_host_pool, allocate_pool, backend
 from model_worker.engine.batch import Limits
 from model_worker.engine.engine import Engine
+from model_worker.engine.host_tier import HostTier, NoHostTier, StreamedHostTier, Swaps
 from model_worker.engine.manager_client import GrpcManagerClient, ManagerClient
 from model_worker.engine.runner import ModelRunner
 from model_worker.memory import GIB, MemoryPlan, StartError, plan_memory
@@ -115,6 +116,7 @@ async def _start(
     failed = asyncio.Event()
     worker.tokenizer = await _in_thread(lambda: tokenizer_files(settings.model))
     loaded, pool = await _in_thread(lambda: _load(settings, plan))
+    swaps = await _in_thread(lambda: _host_tier(plan, pool))
     worker.model = _describe(settings, plan, loaded, worker.worker_id)
     limits = ModelLimits(plan.config.vocab_size, plan.max_context, frozenset(plan.config.eos_token_ids))
     worker.reader = RequestReader(limits)
@@ -127,8 +129,10 @@ async def _start(
             block_size=plan.shape.block_size,
             block_bytes=plan.shape.block_bytes,
             model_fingerprint=loaded.fingerprint,
+            host_blocks=plan.host_blocks,
             watermark_blocks=settings.watermark,
             reuse_regime=common_pb2.REUSE_REGIME_ORDERED,
+            swaps_on_own_stream=isinstance(swaps, StreamedHostTier),
         ),
         limits=Limits(
             num_blocks=plan.shape.num_blocks,
@@ -137,7 +141,9 @@ async def _start(
             max_sequences=settings.max_sequences,
             max_chunk=settings.prefill_chunk or settings.max_batch_tokens,
             watermark_blocks=settings.watermark,
+            ageing_seconds=settings.ageing_seconds,
         ),
+        swaps=swaps,
         runner=ModelRunner(loaded.model, pool, plan.shape.block_size),
         manager=client,
         emit=worker.streams.deliver,
@@ -246,6 +252,20 @@ def _load(settings: WorkerSettings, plan: MemoryPlan) -> tuple[LoadedModel, torc
         plan.shape.pool_bytes / GIB,
     )
     return loaded, pool
+
+
+def _host_tier(plan: MemoryPlan, pool: torch.Tensor) -> Swaps:
+    """The host tier that the plan asks for."""
+    if not plan.host_blocks:
+        return NoHostTier()
+    on_gpu = plan.device.type == "cuda"
+    try:
+        host = allocate_host_pool(plan.shape, plan.host_blocks, pinned=on_gpu)
+    except (RuntimeError, MemoryError, OSError) as error:
+        size = plan.host_blocks * plan.shape.block_bytes
+        raise StartError(f"no memory for {size} bytes of host blocks, lower --host-memory-mib: {error}") from error
+    logger.info("host tier: %d blocks, %.2f GiB", plan.host_blocks, host.nbytes / GIB)
+    return StreamedHostTier(pool, host) if on_gpu else HostTier(pool, host)
 
 
 def _describe(

@@ -10,6 +10,7 @@ from model_worker.model.config import ModelConfig
 from model_worker.model.loader import DTYPES, read_config
 from model_worker.settings import WorkerSettings
 
+MIB = 1024**2
 GIB = 1024**3
 
 
@@ -19,10 +20,15 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What is loaded where, decided before anything is."""
+    """What is loaded where, decided before anything is.
+
+    Attributes:
+        host_blocks: blocks of the host tier; 0 for none.
+    """
 
     config: ModelConfig
     shape: PoolShape
+    host_blocks: int
     device: torch.device
     dtype: torch.dtype
     dtype_name: str
@@ -67,6 +73,14 @@ def plan_memory(settings: WorkerSettings) -> MemoryPlan:
             f"{num_blocks} KV blocks need {(num_blocks + 1) * block_bytes} bytes, {device} has {machine}: "
             "lower --num-blocks or --kv-memory-gib"
         )
+    host_blocks = settings.host_blocks
+    if host_blocks is None:
+        host_blocks = min(num_blocks, settings.host_memory_mib * MIB // block_bytes)
+    if host_blocks * block_bytes > (memory := _total_memory(torch.device("cpu"))):
+        raise StartError(
+            f"{host_blocks} host blocks need {host_blocks * block_bytes} bytes, the host has {memory}: "
+            "lower --host-blocks or --host-memory-mib"
+        )
     if settings.max_sequences > settings.max_batch_tokens:
         raise StartError(
             f"--max-sequences {settings.max_sequences} exceeds --max-batch-tokens {settings.max_batch_tokens}: "
@@ -75,7 +89,7 @@ def plan_memory(settings: WorkerSettings) -> MemoryPlan:
     max_context = min(settings.max_context or config.max_context, config.max_context, num_blocks * settings.block_size)
     if max_context < 2:
         raise StartError(f"a context of {max_context} token has no room for a prompt and an answer: raise --num-blocks")
-    return MemoryPlan(config, shape(num_blocks), device, dtype, name, max_context)
+    return MemoryPlan(config, shape(num_blocks), host_blocks, device, dtype, name, max_context)
 
 
 def _device(wanted: str) -> torch.device:

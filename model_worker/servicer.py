@@ -7,7 +7,8 @@ from typing import Any
 
 import grpc
 
-from model_worker.engine.engine import Engine, Progress
+from model_worker.engine.engine import Engine
+from model_worker.engine.progress import Progress
 from model_worker.engine.sequence import EndReason, Sequence
 from model_worker.requests import RequestReader
 from model_worker.streams import Stream, StreamTable
@@ -201,6 +202,7 @@ def request_stats(sequence: Sequence) -> worker_pb2.RequestStats:
         mixed_steps=line.mixed_steps,
         refusals=line.refusals,
         recomputes=line.recomputes,
+        swaps=line.swaps,
         queue_seconds=max(0.0, line.first_step - line.arrived),
         first_token_seconds=max(0.0, line.first_token - line.arrived),
         total_seconds=max(0.0, line.ended - line.arrived),

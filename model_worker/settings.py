@@ -44,6 +44,15 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
         OptionalValue,
         Field(description="memory for KV blocks; absent: 1 on CPU, 85 % of what is free on CUDA"),
     ] = None
+    host_blocks: Annotated[
+        NaturalInt | None,
+        OptionalValue,
+        Field(description="blocks of the host tier, where preempted sequences wait; absent: by --host-memory-mib"),
+    ] = None
+    host_memory_mib: Annotated[int, Field(ge=0, description="memory for the host tier; 0: none")] = 256
+    ageing_seconds: Annotated[
+        float, Field(gt=0, description="waiting so long counts as much as one step of priority")
+    ] = 10.0
     watermark: Annotated[int, Field(ge=0, description="blocks kept free by admissions while others run")] = 0
     max_context: Annotated[
         PositiveInt | None, OptionalValue, Field(description="most tokens per request; absent: the model's")

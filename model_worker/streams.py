@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from model_worker.engine.engine import Progress
+from model_worker.engine.progress import Progress
 from model_worker.engine.sequence import Sequence
 
 

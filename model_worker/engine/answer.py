@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from model_worker.engine.batch import Batch, ContractError, Ended, Row
+from model_worker.engine.group import members_of
 from model_worker.engine.sequence import EndReason, Phase, Sequence
 from octavo.kv.v1 import steps_pb2
 
@@ -22,70 +23,101 @@ def book(scheduler: "Scheduler", response: steps_pb2.StepResponse) -> tuple[Batc
     scheduler.step += 1
     scheduler.pool_stats = response.stats
     scheduler.statistics.see_pool(response.stats)
+    scheduler.forking.clear()
     ended = [one for rejected in response.rejected for one in _reject(scheduler, rejected)]
     _apply_preemptions(scheduler, response)
     ends = dict(scheduler.planned)
-    for refused in response.waiting:
-        _apply_refusal(scheduler, refused, ends)
+    _apply_refusals(scheduler, response, ends)
     for row, seq in enumerate(response.replaced.seqs):
         _table_owner(scheduler, seq).table[response.replaced.indexes[row]] = response.replaced.blocks[row]
     for grant in response.grants:
         _apply_grant(scheduler, grant, ends)
-    if scheduler.admitting:
-        raise ContractError(f"no answer for the admits of {sorted(scheduler.admitting)}")
-    copies = list(zip(response.copies.sources, response.copies.destinations, strict=True))
-    return Batch(scheduler.step, rows_of(scheduler, ends), copies), ended
+    if scheduler.asking:
+        raise ContractError(f"no answer for what was asked for {sorted(scheduler.asking)}")
+    batch = Batch(
+        scheduler.step,
+        rows_of(scheduler, ends),
+        copies=_pairs(response.copies),
+        swaps_out=_pairs(response.swaps_out),
+        swaps_in=_pairs(response.swaps_in),
+    )
+    return batch, ended
 
 
-def _forget(scheduler: "Scheduler", seq: int) -> Sequence:
-    """Take out of the books what the manager has released by itself."""
+def _pairs(moves: steps_pb2.BlockMoves) -> list[tuple[int, int]]:
+    return list(zip(moves.sources, moves.destinations, strict=True))
+
+
+def _take_back(scheduler: "Scheduler", seq: int) -> Sequence:
+    """Take a sequence out of wherever the books say that the manager knows it; its release stays due."""
     scheduler.planned.pop(seq, None)
-    sequence = scheduler.running.pop(seq, None)
-    if sequence is None:
-        raise ContractError(f"sequence {seq} holds no table")
-    if sequence in scheduler.due:
-        scheduler.due.remove(sequence)
-    return sequence
+    for held in (scheduler.running, scheduler.parked, scheduler.asking):
+        if sequence := held.pop(seq, None):
+            scheduler.asking.pop(seq, None)  # of a resume: it was parked as well
+            return sequence
+    raise ContractError(f"sequence {seq} holds no blocks and asks for none")
 
 
 def _reject(scheduler: "Scheduler", rejected: steps_pb2.Rejected) -> list[Ended]:
-    sequence = scheduler.admitting.pop(rejected.seq, None) or _forget(scheduler, rejected.seq)
+    """The manager has released it, and with it its group."""
+    sequence = _take_back(scheduler, rejected.seq)
     if sequence.phase is Phase.ENDED:
+        if sequence in scheduler.due:
+            scheduler.due.remove(sequence)
         return []
-    scheduler.end(sequence, EndReason.REJECTED)
-    return [Ended(sequence, f"needs {rejected.needed} blocks, the pool has {rejected.available}")]
+    message = f"needs {rejected.needed} blocks, the pool has {rejected.available}"
+    for member in members_of(sequence):
+        scheduler.end(member, EndReason.REJECTED)
+    return [Ended(sequence, message)]
 
 
 def _apply_preemptions(scheduler: "Scheduler", response: steps_pb2.StepResponse) -> None:
+    places = dict(_pairs(response.swaps_out))
+    lost = []
     for victim in response.preempted:
-        if victim.mode != steps_pb2.PREEMPTION_MODE_RECOMPUTE:
-            raise ContractError(f"sequence {victim.seq} was swapped, but this pool has no host tier")
-        sequence = _forget(scheduler, victim.seq)
-        if sequence.phase is Phase.RUNNING:
-            scheduler.statistics.preemptions += 1
+        swapped = victim.mode == steps_pb2.PREEMPTION_MODE_SWAP
+        sequence = _take_back(scheduler, victim.seq)
+        if swapped:
+            scheduler.parked[victim.seq] = sequence
+        elif sequence in scheduler.due:
+            scheduler.due.remove(sequence)
+        if sequence.phase is Phase.ENDED:
+            continue
+        if swapped:
+            sequence.park([places[block] for block in sequence.table])
+        else:
             sequence.lose_table()
-            scheduler.add(sequence)
+        scheduler.statistics.preemptions += 1
+        scheduler.statistics.swaps += swapped
+        lost.append(sequence)
+    scheduler.requeue(lost)
 
 
-def _apply_refusal(scheduler: "Scheduler", refused: steps_pb2.Waiting, ends: dict[int, int]) -> None:
-    sequence = scheduler.admitting.pop(refused.seq, None)
-    if sequence is None:  # a running sequence sits this step out
-        ends.pop(refused.seq, None)
-        return
-    sequence.refused = True
-    sequence.needed = refused.needed
-    sequence.timeline.refusals += 1
-    scheduler.delay(sequence)
-    sequence.phase = Phase.WAITING
-    scheduler.add(sequence)
+def _apply_refusals(scheduler: "Scheduler", response: steps_pb2.StepResponse, ends: dict[int, int]) -> None:
+    back = []
+    for refused in response.waiting:
+        sequence = scheduler.asking.pop(refused.seq, None)
+        if sequence is None:  # a running sequence sits this step out
+            ends.pop(refused.seq, None)
+            continue
+        sequence.refused = not sequence.parked
+        sequence.needed = refused.needed
+        sequence.timeline.refusals += 1
+        scheduler.delay(sequence)
+        back.append(sequence)
+    scheduler.requeue(back)
 
 
 def _apply_grant(scheduler: "Scheduler", grant: steps_pb2.Grant, ends: dict[int, int]) -> None:
-    sequence = scheduler.admitting.pop(grant.seq, None)
-    if sequence is not None:
-        _enter(scheduler, sequence, grant)
-    else:
+    sequence = scheduler.asking.pop(grant.seq, None)
+    resumed = sequence is not None and sequence.parked
+    if sequence is None:
         sequence = _table_owner(scheduler, grant.seq)
+        sequence.forked = False
+    elif resumed:
+        _resume(scheduler, sequence)
+    else:
+        _enter(scheduler, sequence, grant)
     if grant.first_index != len(sequence.table):
         raise ContractError(
             f"sequence {grant.seq}: granted index {grant.first_index}, its table ends at {len(sequence.table)}"
@@ -94,20 +126,35 @@ def _apply_grant(scheduler: "Scheduler", grant: steps_pb2.Grant, ends: dict[int,
     if grant.HasField("cached_tokens"):
         sequence.computed = grant.cached_tokens
         sequence.hit_blocks = grant.hit_blocks
-    ends[grant.seq] = grant.granted_tokens
+    if not resumed:
+        ends[grant.seq] = grant.granted_tokens
+    elif not sequence.forked and len(sequence.tokens) - sequence.computed == 1:
+        ends[grant.seq] = sequence.computed + 1  # it decodes at once; a prompt goes on with an advance
+
+
+def _resume(scheduler: "Scheduler", sequence: Sequence) -> None:
+    """A sequence gets its blocks back. The members of a group share some, so each advances before it writes."""
+    _run(scheduler, sequence)
+    del scheduler.parked[sequence.seq]
+    sequence.host_table = None
+    sequence.forked = sequence.group is not None
 
 
 def _enter(scheduler: "Scheduler", sequence: Sequence, grant: steps_pb2.Grant) -> None:
     """A sequence gets its table."""
-    sequence.phase = Phase.RUNNING
+    _run(scheduler, sequence)
     sequence.refused = False
     sequence.committed = len(sequence.tokens)
-    sequence.table = []
-    scheduler.running[sequence.seq] = sequence
     scheduler.statistics.see_admission(sequence, grant.cached_tokens)
     if sequence.timeline.first_step == 0.0:
         sequence.timeline.first_step = scheduler.clock()
         sequence.timeline.cached_tokens = grant.cached_tokens
+
+
+def _run(scheduler: "Scheduler", sequence: Sequence) -> None:
+    sequence.phase = Phase.RUNNING
+    scheduler.running[sequence.seq] = sequence
+    scheduler.queue.leave(sequence)
 
 
 def _table_owner(scheduler: "Scheduler", seq: int) -> Sequence:

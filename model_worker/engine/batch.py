@@ -1,6 +1,6 @@
 """What a step holds, and what one step may hold."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from model_worker.engine.sequence import Sequence
 
@@ -20,6 +20,7 @@ class Limits:
         max_chunk: most prompt tokens of one sequence in a step.
         max_sequences: most sequences with a table; at most the token budget, so that every decode fits a step.
         watermark_blocks: kept free by admissions while others run.
+        ageing_seconds: waiting this long in the queue counts as much as one step of priority.
     """
 
     num_blocks: int
@@ -28,6 +29,7 @@ class Limits:
     max_sequences: int
     max_chunk: int
     watermark_blocks: int = 0
+    ageing_seconds: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,24 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step does: copies first, then all rows in one forward pass."""
+    """What one step does, in this order (rule 6): swaps out, swaps in, copies, all rows in one forward pass.
+
+    Attributes:
+        copies: (source, destination), blocks of the pool.
+        swaps_out: (block, host block).
+        swaps_in: (host block, block).
+    """
 
     step: int
     rows: list[Row]
-    copies: list[tuple[int, int]]
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    swaps_out: list[tuple[int, int]] = field(default_factory=list)
+    swaps_in: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to do on the device: the step completes at once (rule 11)."""
+        return not (self.rows or self.copies or self.swaps_out or self.swaps_in)
 
 
 @dataclass(frozen=True, slots=True)

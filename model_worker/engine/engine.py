@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from model_worker.engine.batch import Batch, ContractError, Ended, Limits
+from model_worker.engine.host_tier import NoHostTier, SwapFailed, Swaps
 from model_worker.engine.manager_client import ManagerClient, ManagerLost, ManagerRefused
+from model_worker.engine.progress import Progress, book_output
+from model_worker.engine.rates import MeasuredRates
 from model_worker.engine.recovery import in_hand, snapshot
 from model_worker.engine.runner import ModelRunner
 from model_worker.engine.scheduler import Scheduler
-from model_worker.engine.sequence import EndReason, Phase, Sequence
+from model_worker.engine.sequence import Sequence
 from model_worker.engine.statistics import Statistics
-from model_worker.sampling.results import StepOutput, TokenLogprobs
 from octavo.kv.v1 import attach_pb2, inspect_pb2
 
 logger = logging.getLogger(__name__)
@@ -29,24 +31,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.2
 CHUNK_BYTES = 8 * 1024 * 1024
 WAITING_POLL_SECONDS = 0.005  # rule 11
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a step brought for one sequence.
-
-    Attributes:
-        tokens: new token ids.
-        ended: set when the sequence ended.
-        step: the step that brought it.
-        logprobs: one entry per new token when the sequence asked for them.
-    """
-
-    sequence: Sequence
-    tokens: tuple[int, ...]
-    ended: Ended | None
-    step: int
-    logprobs: tuple[TokenLogprobs, ...] = ()
+SWAP_FAILURES = 3  # in a row, and the host tier is given up
 
 
 class StepFailed(Exception):
@@ -67,7 +52,8 @@ class Engine:
     """Runs generations until stopped.
 
     Args:
-        spec: the pool to attach; its ``step`` is filled in at each attach.
+        spec: the pool to attach; its ``step`` and ``rates`` are filled in at each attach.
+        swaps: runs the swaps that the manager orders.
         emit: takes the progress of a step; called from the engine's thread, must not block.
         on_ready: told True when the pool is attached and False when the manager is lost, with one line; same thread.
         on_failure: told when the thread ends by an error nothing can be done about; same thread.
@@ -80,7 +66,10 @@ class Engine:
     emit: Callable[[list[Progress]], None]
     on_ready: Callable[[bool, str], object]
     on_failure: Callable[[], object]
+    swaps: Swaps = field(default_factory=NoHostTier)
     statistics: Statistics = field(default_factory=Statistics)
+    _rates: MeasuredRates = field(default_factory=MeasuredRates)
+    _swap_failures: int = 0
     _inbox: "queue.SimpleQueue[Sequence | _Abort | None]" = field(default_factory=queue.SimpleQueue)
     _scheduler: Scheduler = field(init=False)
     _thread: threading.Thread = field(init=False)
@@ -118,7 +107,7 @@ class Engine:
     @property
     def waiting_requests(self) -> int:
         """Sequences without a table."""
-        return len(self._scheduler.waiting)
+        return len(self._scheduler.queue)
 
     @property
     def running_requests(self) -> int:
@@ -173,6 +162,11 @@ class Engine:
     def _attach(self) -> None:
         capabilities = self.manager.capabilities()
         self.spec.step = self._scheduler.step
+        if inspect_pb2.CAPABILITY_HOST_TIER not in capabilities or self._swap_failures >= SWAP_FAILURES:
+            self.spec.host_blocks = 0
+        self._rates.copy = self.swaps.bytes_per_second
+        if rates := self._rates.message():
+            self.spec.rates.CopyFrom(rates)
         parts = [attach_pb2.AttachRequest(pool=self.spec)]
         if inspect_pb2.CAPABILITY_ADOPTION in capabilities:
             parts += _chunks(snapshot(self._scheduler))
@@ -204,7 +198,8 @@ class Engine:
         self._asked = 0.0
         launched, self._launched = self._launched, None
         if keep_tables and launched is not None:
-            self._execute(launched)
+            keep_tables = self._survives(launched)
+        self.swaps.drain()
         if keep_tables:
             self._scheduler.void_plan()
         else:
@@ -214,14 +209,23 @@ class Engine:
         """One step on slots granted already; False when there are none left."""
         self._take(0.0)
         batch = in_hand(self._scheduler)
-        if batch.rows and not self._stopping:
-            self._execute(batch)
+        if batch.rows and not self._stopping and not self._survives(batch):
+            self._scheduler.lose_tables()
         return bool(batch.rows)
 
+    def _survives(self, batch: Batch) -> bool:
+        """Run a step while there is no manager; False when it failed, and with it all that the device holds."""
+        try:
+            self._execute(batch)
+        except StepFailed as error:
+            logger.warning("%s", error)
+            return False
+        return True
+
     def _leave(self) -> None:
-        ended = [
-            Ended(one, "the worker stopped") for one in self._scheduler.waiting + list(self._scheduler.running.values())
-        ]
+        scheduler = self._scheduler
+        live = [*scheduler.queue, *scheduler.asking.values(), *scheduler.running.values()]
+        ended = [Ended(one, "the worker stopped") for one in live]
         self.emit([Progress(one.sequence, (), one, self._scheduler.step) for one in ended])
         try:
             if self._attached:
@@ -234,7 +238,10 @@ class Engine:
         self._take(0.0 if self._launched is not None or self._scheduler.busy else self._idle_seconds())
         if self._stopping:
             return
-        self.manager.send(self._scheduler.plan())
+        request = self._scheduler.plan()
+        if rates := self._rates.news():
+            request.rates.CopyFrom(rates)
+        self.manager.send(request)
         if self._launched is not None:
             self._execute(self._launched)
             self._launched = None
@@ -245,48 +252,37 @@ class Engine:
         batch, ended = self._scheduler.launch(response)
         if ended:
             self.emit([Progress(one.sequence, (), one, batch.step) for one in ended])
-        if batch.rows or batch.copies:
-            self._launched = batch
+        if batch.empty:
+            self._scheduler.finish(batch, {}, self.swaps.completed(batch.step))
         else:
-            self._scheduler.finish(batch, {})  # an empty step completes at once
+            self._launched = batch
 
     def _idle_seconds(self) -> float:
         """How long the manager may go without a step (rule 11)."""
-        return WAITING_POLL_SECONDS if self._scheduler.waiting else self._lease_seconds / 3
+        return WAITING_POLL_SECONDS if self._scheduler.queue else self._lease_seconds / 3
 
     def _execute(self, batch: Batch) -> None:
         began = time.monotonic()
         try:
+            self.swaps.run(batch)
             output = self.runner.run(batch)
+        except SwapFailed as error:
+            self.statistics.swap_failures += 1
+            self._swap_failures += 1
+            raise StepFailed(f"step {batch.step}: blocks did not move ({error}), everybody is recomputed") from error
         except Exception as error:
             logger.exception("step %d failed", batch.step)
             ended = self._scheduler.fail(batch, f"step {batch.step} failed: {error}")
             self.emit([Progress(one.sequence, (), one, batch.step) for one in ended])
             raise StepFailed(f"step {batch.step} failed on the device, attaching a fresh pool") from error
-        self.statistics.step_seconds += time.monotonic() - began
-        progress = [Progress(one.sequence, (), one, batch.step) for one in self._end_unsampled(batch, output)]
-        tokens = {seq: one.token for seq, one in output.sampled.items() if not one.problem}
-        ended_by = {one.sequence.arrival: one for one in self._scheduler.finish(batch, tokens)}
-        for row in batch.rows:
-            sequence = row.sequence
-            sequence.prompt_logprobs += output.prompt_logprobs.get(sequence.seq, ())
-            end = ended_by.get(sequence.arrival)
-            if sequence.seq in tokens and (end is not None or sequence.phase is not Phase.ENDED):
-                logprobs = output.sampled[sequence.seq].logprobs
-                token = (tokens[sequence.seq],)
-                progress.append(Progress(sequence, token, end, batch.step, () if logprobs is None else (logprobs,)))
-        if progress:
+        if batch.swaps_out or batch.swaps_in:
+            self._swap_failures = 0
+        seconds = time.monotonic() - began
+        self.statistics.step_seconds += seconds
+        self._rates.see_step(batch, seconds)
+        self._rates.copy = self.swaps.bytes_per_second
+        if progress := book_output(self._scheduler, batch, output, self.swaps.completed(batch.step)):
             self.emit(progress)
-
-    def _end_unsampled(self, batch: Batch, output: StepOutput) -> list[Ended]:
-        """End the sequences of which no token could be chosen; the rest of the batch is sound."""
-        ended = []
-        for row in batch.rows:
-            one = output.sampled.get(row.sequence.seq)
-            if one is not None and one.problem and row.sequence.phase is not Phase.ENDED:
-                self._scheduler.end(row.sequence, EndReason.FAILED)
-                ended.append(Ended(row.sequence, one.problem))
-        return ended
 
     def _take(self, wait_seconds: float) -> None:
         """Take all arrivals and aborts, waiting for the first one if there is nothing else to do."""

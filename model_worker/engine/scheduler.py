@@ -10,24 +10,17 @@ A plan is made before the tokens of step k are known: a decode grows by one posi
 sequence that turns out to be finished is left out at the launch and released by the next request.
 """
 
-import bisect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from model_worker.engine.answer import book
 from model_worker.engine.batch import Batch, Ended, Limits
+from model_worker.engine.group import Group, members_of
+from model_worker.engine.planning import build
+from model_worker.engine.queue import WaitingQueue
 from model_worker.engine.sequence import EndReason, Phase, Sequence
 from model_worker.engine.statistics import Statistics
-from model_worker.engine.wire import pack_ids, root_of
 from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
-
-RELEASE_REASONS = {
-    EndReason.STOP: steps_pb2.RELEASE_REASON_FINISHED,
-    EndReason.LENGTH: steps_pb2.RELEASE_REASON_FINISHED,
-    EndReason.ABORTED: steps_pb2.RELEASE_REASON_ABORTED,
-    EndReason.REJECTED: steps_pb2.RELEASE_REASON_ABORTED,
-    EndReason.FAILED: steps_pb2.RELEASE_REASON_FAILED,
-}
 
 
 @dataclass(slots=True)
@@ -37,11 +30,17 @@ class Scheduler:
     Attributes:
         limits: what one step may hold.
         statistics: counters it keeps up to date.
-        clock: seconds; for the timelines only.
+        clock: seconds; for the timelines and for ageing.
         reserve: admit only what fits to its limit beside all running ones, for a manager that cannot preempt.
+        queue: who has no device blocks, best first.
+        running: who has a table, by id; those that ended stay until their release is sent.
+        parked: who has its blocks in the host tier, by id.
         planned: the length each running sequence shall have after the step asked for, by id.
-        admitting: asked for in that step and not answered yet, by id.
-        due: ended with a table; their release goes with the next request.
+        asking: whose admit or resume is in that request, by id.
+        forking: who was forked in that request.
+        due: ended with blocks, here or in the host tier; their release goes with the next request.
+        withdrawn: ended ids that the manager remembers although they hold nothing.
+        unsettled: the last step did something, and the manager has not heard of its end.
     """
 
     limits: Limits
@@ -53,36 +52,69 @@ class Scheduler:
     reserve: bool = True
     completed_step: int = 0
     last_seq: int = 0
-    waiting: list[Sequence] = field(default_factory=list)
+    queue: WaitingQueue = field(init=False)
     running: dict[int, Sequence] = field(default_factory=dict)
+    parked: dict[int, Sequence] = field(default_factory=dict)
     pool_stats: common_pb2.PoolStats = field(default_factory=common_pb2.PoolStats)
     planned: dict[int, int] = field(default_factory=dict)
-    admitting: dict[int, Sequence] = field(default_factory=dict)
+    asking: dict[int, Sequence] = field(default_factory=dict)
+    forking: list[Sequence] = field(default_factory=list)
     due: list[Sequence] = field(default_factory=list)
-    _withdrawn: list[int] = field(default_factory=list)
-    _unsettled: bool = False
+    withdrawn: list[int] = field(default_factory=list)
+    unsettled: bool = False
+
+    def __post_init__(self) -> None:
+        self.queue = WaitingQueue(self.clock, self.limits.ageing_seconds)
 
     # --- the queue -------------------------------------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence by rank."""
-        bisect.insort(self.waiting, sequence, key=lambda one: one.rank)
+        """Queue a new request by rank: a lone sequence, or the first of a group."""
+        for member in members_of(sequence):
+            member.phase = Phase.FOLLOWING
+        sequence.phase = Phase.WAITING
+        self.queue.add(sequence)
+
+    def requeue(self, sequences: Collection[Sequence]) -> None:
+        """Back to the queue, those that are not in it; a group goes there in one place."""
+        for sequence in sequences:
+            if sequence.phase is Phase.WAITING:
+                continue
+            if sequence.group is None:
+                sequence.phase = Phase.WAITING
+                self.queue.add(sequence)
+            else:
+                sequence.phase = Phase.FOLLOWING
+        for sequence in sequences:
+            if sequence.group is not None:
+                self.choose_lead(sequence.group)
+
+    def choose_lead(self, group: Group) -> None:
+        """Let one of the followers stand in the queue for all of them, unless somebody they follow is left."""
+        followers = group.followers
+        if followers and all(one.phase is Phase.FOLLOWING for one in group.live):
+            lead = next((one for one in followers if one.parked), followers[0])
+            lead.phase = Phase.WAITING
+            self.queue.add(lead)
 
     def abort(self, sequence: Sequence) -> bool:
-        """End a sequence for its caller. Its blocks go with the next request. False if it had ended.
+        """End a request for its caller. Its blocks go with the next request. False if it had ended.
 
-        Called between ``launch`` and ``plan`` only, so that no sequence is being admitted.
+        Called between ``launch`` and ``plan`` only, so that nobody is asking.
         """
-        if sequence.phase is Phase.ENDED:
+        members = members_of(sequence)
+        live = [one for one in members if one.phase is not Phase.ENDED]
+        if not live:
             return False
-        if sequence.generated > 0:
+        if any(one.generated > 0 for one in live):
             self.statistics.aborted_in_decode += 1
-        elif sequence.phase is Phase.WAITING:
-            self.statistics.aborted_waiting += 1
-        else:
+        elif any(one.phase is Phase.RUNNING for one in live):
             self.statistics.aborted_in_prefill += 1
+        else:
+            self.statistics.aborted_waiting += 1
         self.statistics.aborted_requests += 1
-        self.end(sequence, EndReason.ABORTED)
+        for member in live:
+            self.end(member, EndReason.ABORTED)
         return True
 
     # --- the manager comes and goes --------------------------------------------------------------------------------
@@ -93,60 +125,52 @@ class Scheduler:
         self.step = self.completed_step = answer.header.step
         self.reserve = reserve
         self.pool_stats = answer.stats
-        self._unsettled = False
-        self._withdrawn.clear()
+        self.unsettled = False
+        self.withdrawn.clear()
         self.lose_tables(keep=set(answer.adopted))
-        for sequence in self.waiting:
+        for sequence in self.queue:
             sequence.refused = False
             if not sequence.again:  # refused by an earlier manager: a new id cannot lie below one that this one knows
                 sequence.seq = 0
-        for sequence in self.running.values():
+        for sequence in [*self.running.values(), *self.parked.values()]:
             sequence.committed = len(sequence.tokens)
 
     def void_plan(self) -> None:
         """The manager is gone with a request unanswered: nothing it asked for has happened."""
         self.planned.clear()
         self.due.clear()
-        for sequence in self.admitting.values():
-            sequence.phase = Phase.WAITING
-            self.add(sequence)
-        self.admitting.clear()
-        for sequence in [one for one in self.running.values() if one.phase is Phase.ENDED]:
-            del self.running[sequence.seq]
+        asked, self.asking = list(self.asking.values()), {}
+        for child in self.forking:
+            del self.running[child.seq]
+            child.table, child.computed, child.committed, child.forked = [], 0, 0, False
+        self.requeue([*asked, *self.forking])
+        self.forking.clear()
+        for held in (self.running, self.parked):
+            for sequence in [one for one in held.values() if one.phase is Phase.ENDED]:
+                del held[sequence.seq]
 
     def lose_tables(self, keep: Collection[int] = ()) -> None:
         """What the device or the manager held is gone: all but ``keep`` start over from the tokens known so far."""
         self.void_plan()
-        for sequence in [one for one in self.running.values() if one.seq not in keep]:
-            del self.running[sequence.seq]
+        lost = [one for one in [*self.running.values(), *self.parked.values()] if one.seq not in keep]
+        for sequence in lost:
+            self.running.pop(sequence.seq, None)
+            self.parked.pop(sequence.seq, None)
             sequence.lose_table()
             self.statistics.preemptions += 1
-            self.add(sequence)
+        self.requeue(lost)
 
     @property
     def busy(self) -> bool:
         """A step would do something now, or the manager has not heard of the last one's end (rule 11)."""
-        return bool(self.running or self._withdrawn or self._unsettled or self._can_admit())
+        return bool(self.running or self.due or self.withdrawn or self.unsettled or self.can_ask())
 
     # --- step k+1: the request -------------------------------------------------------------------------------------
 
     def plan(self) -> steps_pb2.StepRequest:
         """Plan the next step. The caller sends the request and hands the answer to ``launch``."""
-        request = steps_pb2.StepRequest(
-            pool=self.pool, epoch=self.epoch, step=self.step + 1, completed_step=self.completed_step
-        )
-        self._unsettled = False
-        self._commit(request, self.running.values())
-        for sequence in self.due:
-            request.releases.add(seq=sequence.seq, reason=RELEASE_REASONS[sequence.end_reason or EndReason.FAILED])
-            del self.running[sequence.seq]
-        self.due.clear()
-        for seq in self._withdrawn:
-            request.releases.add(seq=seq, reason=steps_pb2.RELEASE_REASON_ABORTED)
-        self._withdrawn.clear()
-        budget = self._plan_running(request, self.limits.max_batch_tokens)
-        self._plan_admissions(request, budget)
-        return request
+        self.queue.refresh()
+        return build(self)
 
     def launch(self, response: steps_pb2.StepResponse) -> tuple[Batch, list[Ended]]:
         """Book the manager's answer. Returns the batch to run and the sequences it ended.
@@ -156,109 +180,49 @@ class Scheduler:
         """
         return book(self, response)
 
-    def _commit(self, request: steps_pb2.StepRequest, sequences: Iterable[Sequence]) -> None:
-        """Tell ids once per full block, and all that were written when a sequence ends (rules 8 and 9)."""
-        size = self.limits.block_size
-        ids: list[int] = []
-        for sequence in sequences:
-            written = min(len(sequence.tokens), sequence.computed)
-            if written // size > sequence.committed // size:
-                request.commits.seqs.append(sequence.seq)
-                request.commits.starts.append(sequence.committed)
-                request.commits.counts.append(written - sequence.committed)
-                ids += sequence.tokens[sequence.committed : written]
-                sequence.committed = written
-        request.commits.token_ids = pack_ids(ids)
-
-    def _plan_running(self, request: steps_pb2.StepRequest, budget: int) -> int:
-        """Decodes first, then prompt chunks, both by rank. Returns what is left of the budget."""
-        self.planned.clear()
-        active = sorted(self.running.values(), key=lambda one: one.rank)
-        active = [one for one in active if one.phase is Phase.RUNNING and not one.exhausted]
-        # One position to compute is a decode, or the last token of a prompt: either way it yields a token.
-        for sequence in [one for one in active if len(one.tokens) - one.computed <= 1]:
-            if budget == 0:
-                break
-            budget -= 1
-            end = sequence.computed + 1
-            self.planned[sequence.seq] = end
-            if self._blocks(end) > len(sequence.table):
-                self._advance(request, sequence, end)
-        for sequence in [one for one in active if len(one.tokens) - one.computed > 1]:
-            if budget == 0:
-                break
-            end = self._chunk_end(sequence.computed, len(sequence.tokens), budget)
-            budget -= end - sequence.computed
-            self.planned[sequence.seq] = end
-            self._advance(request, sequence, end)
-        return budget
-
-    def _advance(self, request: steps_pb2.StepRequest, sequence: Sequence, end: int) -> None:
-        request.advances.seqs.append(sequence.seq)
-        request.advances.num_tokens.append(end)
-
-    def _plan_admissions(self, request: steps_pb2.StepRequest, budget: int) -> None:
-        """Admit from the head of the queue; nobody overtakes a head that has no room."""
-        while self.waiting and budget > 0 and self._can_admit():
-            sequence = self.waiting[0]
-            chunk = self._chunk_end(0, len(sequence.tokens), budget)
-            del self.waiting[0]
-            if sequence.seq == 0:  # ids grow in the order of first admits, which is not that of arrivals
-                self.last_seq += 1
-                sequence.seq = self.last_seq
-            sequence.phase = Phase.ADMITTING
-            self.admitting[sequence.seq] = sequence
-            budget -= chunk
-            request.admits.add(
-                seq=sequence.seq,
-                token_ids=pack_ids(sequence.tokens),
-                num_tokens=chunk,
-                priority=sequence.priority,
-                arrival=sequence.arrival,
-                root=root_of(sequence),
-                again=sequence.again,
-            )
-        if self.waiting and budget > 0 and not self._has_room(self.waiting[0]):
-            self.delay(self.waiting[0])
-
     def delay(self, sequence: Sequence) -> None:
-        """Count a sequence that had to wait for room, once."""
+        """Count a request that had to wait for room, once."""
         if not sequence.delayed:
             sequence.delayed = True
             self.statistics.delayed_requests += 1
 
-    def _can_admit(self) -> bool:
+    def can_ask(self) -> bool:
         """Whether the head of the queue is worth a request."""
-        tables = len(self.running) - len(self.due) + len(self.admitting)
-        return bool(self.waiting) and tables < self.limits.max_sequences and self._has_room(self.waiting[0])
+        if not self.queue:
+            return False
+        head = self.queue.head
+        return self._tables() + len(members_of(head)) <= self.limits.max_sequences and self.has_room(head)
 
-    def _has_room(self, sequence: Sequence) -> bool:
+    def _tables(self) -> int:
+        """Sequences that hold a table, or will without another look at the queue."""
+        held = [*self.running.values(), *self.asking.values()]
+        groups = {id(one.group): one.group for one in held if one.group is not None}
+        followers = sum(len(group.followers) for group in groups.values())
+        return sum(one.phase is not Phase.ENDED for one in held) + followers
+
+    def has_room(self, sequence: Sequence) -> bool:
         """Whether the pool may take a sequence, as far as the worker can know."""
-        held = [one for one in self.running.values() if one.phase is Phase.RUNNING] + list(self.admitting.values())
+        held = [one for one in self.running.values() if one.phase is Phase.RUNNING] + list(self.asking.values())
         if not held:
             return True
         if not self.reserve:
             return self.pool_stats.free_blocks + self.pool_stats.cached_blocks >= sequence.needed
-        reserved = sum(self._blocks(one.limit) for one in held) + self.limits.watermark_blocks
-        return reserved + self._blocks(sequence.limit) <= self.limits.num_blocks
+        reserved = sum(self.blocks(one.limit) for one in held) + self.limits.watermark_blocks
+        return reserved + self.blocks(sequence.limit) <= self.limits.num_blocks
 
-    def _blocks(self, tokens: int) -> int:
+    def blocks(self, tokens: int) -> int:
+        """Blocks that hold so many tokens."""
         return -(-tokens // self.limits.block_size)
-
-    def _chunk_end(self, start: int, length: int, budget: int) -> int:
-        """The end of the next chunk: at a block edge where it can be, since only there late hits are found."""
-        end = min(length, start + min(budget, self.limits.max_chunk))
-        if end < length:
-            aligned = end - end % self.limits.block_size
-            end = aligned if aligned > start else end
-        return end
 
     # --- step k: the result ----------------------------------------------------------------------------------------
 
-    def finish(self, batch: Batch, tokens: Mapping[int, int]) -> list[Ended]:
-        """Book the tokens that a step sampled, by sequence id. Returns the sequences that ended with it."""
-        self.completed_step = batch.step
-        self._unsettled = bool(batch.rows or batch.copies)
+    def finish(self, batch: Batch, tokens: Mapping[int, int], completed_step: int | None = None) -> list[Ended]:
+        """Book the tokens that a step sampled, by sequence id. Returns the sequences that ended with it.
+
+        ``completed_step`` is the newest step whose swaps have ended too, where those run behind the steps.
+        """
+        self.completed_step = batch.step if completed_step is None else completed_step
+        self.unsettled = self.unsettled or not batch.empty or self.completed_step < batch.step
         ended = []
         for row in batch.rows:
             sequence = row.sequence
@@ -274,8 +238,8 @@ class Scheduler:
                 reason = EndReason.LENGTH
             else:
                 continue
-            self.statistics.finished_requests += 1
             self.end(sequence, reason)
+            self.statistics.finished_requests += sequence.group is None or not sequence.group.live
             ended.append(Ended(sequence))
         if batch.rows:
             self.statistics.see_step(batch, len(tokens))
@@ -285,20 +249,23 @@ class Scheduler:
         """A step broke on the device: its sequences end, everybody else starts over on a fresh pool."""
         ended = []
         for row in batch.rows:
-            if row.sequence.phase is not Phase.ENDED:
-                self.end(row.sequence, EndReason.FAILED)
-                ended.append(Ended(row.sequence, message))
+            for member in members_of(row.sequence):
+                if member.phase is not Phase.ENDED:
+                    self.end(member, EndReason.FAILED)
+                    ended.append(Ended(member, message))
         self.lose_tables()
         return ended
 
     def end(self, sequence: Sequence, reason: EndReason) -> None:
         """A sequence is over; what the manager holds for it is released by the next request."""
-        if sequence.phase is Phase.RUNNING and sequence.seq in self.running:
-            self.due.append(sequence)
-        elif sequence.phase is Phase.WAITING:
-            self.waiting.remove(sequence)
+        if sequence.phase is Phase.WAITING:
+            self.queue.remove(sequence)
             if sequence.refused:  # the manager remembers the id until it comes again or is released
-                self._withdrawn.append(sequence.seq)
+                self.withdrawn.append(sequence.seq)
+        if sequence.seq in self.running or sequence.seq in self.parked:
+            self.due.append(sequence)
         sequence.phase = Phase.ENDED
         sequence.end_reason = reason
         sequence.timeline.ended = self.clock()
+        if sequence.group is not None:
+            self.choose_lead(sequence.group)

@@ -77,7 +77,7 @@ class Sequence:
         computed: tokens whose KV the launched steps write.
         committed: tokens whose ids the manager knows.
         table: block ids by logical index.
-        host_table: host block ids by logical index while it is parked in the host tier, else empty.
+        host_table: host block ids by logical index while it is parked in the host tier, else None.
         hit_blocks: the write floor in blocks.
         forked: it shares the block it writes next since a fork, so it advances before it writes (rule 8).
         fork_tokens: the largest length at which it was forked, as parent or child.
@@ -109,7 +109,7 @@ class Sequence:
     computed: int = 0
     committed: int = 0
     table: list[int] = field(default_factory=list)
-    host_table: list[int] = field(default_factory=list)
+    host_table: list[int] | None = None
     hit_blocks: int = 0
     forked: bool = False
     fork_tokens: int = 0
@@ -137,6 +137,11 @@ class Sequence:
         return (self.told_priority, self.arrival, self.seq)
 
     @property
+    def parked(self) -> bool:
+        """Its blocks lie in the host tier."""
+        return self.host_table is not None
+
+    @property
     def generated(self) -> int:
         """Number of tokens generated so far."""
         return len(self.tokens) - self.prompt_length
@@ -150,7 +155,7 @@ class Sequence:
         """Its blocks are gone: everything is to be computed, or found in the cache, again."""
         self.again = True
         self.computed = self.committed = self.hit_blocks = self.needed = self.fork_tokens = 0
-        self.table, self.host_table = [], []
+        self.table, self.host_table = [], None
         self.forked = False
         self.timeline.recomputes += 1
 

@@ -27,6 +27,9 @@ class Statistics:
     delayed_requests: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
+    swaps: int = 0
+    swap_failures: int = 0
+    forks: int = 0
     reattaches: int = 0
     referenced_blocks: int = 0
     peak_referenced_blocks: int = 0

@@ -1,118 +1,13 @@
 """The scheduler against the real manager core, with a device memory that sees every wrong read."""
 
-import itertools
-
 import pytest
-from device_memory import DeviceMemory, lone_run
+from device_memory import lone_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from in_process_manager import InProcessManager
+from scheduler_loop import Loop, limits, make_sequence
 
-from model_worker.engine.batch import Batch, ContractError, Limits
-from model_worker.engine.recovery import in_hand, snapshot
-from model_worker.engine.scheduler import Scheduler
+from model_worker.engine.batch import ContractError, Limits
 from model_worker.engine.sequence import EndReason, Phase, Sequence
-from model_worker.engine.statistics import Statistics
-from model_worker.sampling.params import SamplingParams, StopConditions
-from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, steps_pb2
-
-ARRIVALS = itertools.count(1)
-
-
-def make_sequence(
-    prompt: list[int], max_tokens: int, stops: frozenset[int] = frozenset(), priority: int = 0
-) -> Sequence:
-    arrival = next(ARRIVALS)
-    return Sequence(
-        request_id=f"r{arrival}",
-        tokens=list(prompt),
-        prompt_length=len(prompt),
-        limit=len(prompt) + max_tokens,
-        sampling=SamplingParams(temperature=0),
-        stop=StopConditions(stops),
-        arrival=arrival,
-        priority=priority,
-    )
-
-
-class Loop:
-    """The engine's loop without its thread: plan k+1, run k, launch k+1."""
-
-    def __init__(self, limits: Limits, reserve: bool = True, adopt: bool = True) -> None:
-        self.limits = limits
-        self.reserve = reserve
-        self.adopt = adopt
-        self.client = InProcessManager()
-        self.memory = DeviceMemory(limits.num_blocks, limits.block_size)
-        self.scheduler = Scheduler(limits, Statistics(), lambda: 1.0)
-        self.launched: Batch | None = None
-        self.requests: list[steps_pb2.StepRequest] = []
-        self.batches: list[Batch] = []
-        self.attach()
-
-    def attach(self) -> None:
-        spec = attach_pb2.PoolSpec(
-            pool="p",
-            worker_id="w",
-            num_blocks=self.limits.num_blocks,
-            block_size=self.limits.block_size,
-            model_fingerprint="m",
-            watermark_blocks=self.limits.watermark_blocks,
-            reuse_regime=common_pb2.REUSE_REGIME_ORDERED,
-        )
-        spec.step = self.scheduler.step
-        parts = [attach_pb2.AttachRequest(pool=spec)]
-        if self.adopt:
-            live = attach_pb2.LiveSequences(sequences=snapshot(self.scheduler))
-            parts.append(attach_pb2.AttachRequest(sequences=live))
-        else:  # nothing of an earlier epoch may be read again
-            self.memory = DeviceMemory(self.limits.num_blocks, self.limits.block_size)
-        self.scheduler.attach(self.client.attach(parts), reserve=self.reserve)
-
-    def lose_manager(self, answered: bool, steps_in_hand: int) -> None:
-        """The manager dies, with or without a request unanswered, and another one starts."""
-        if not answered:
-            self.client.send(self.scheduler.plan())
-        if self.launched is not None:
-            self.scheduler.finish(self.launched, self.memory.run(self.launched))
-            self.launched = None
-        self.scheduler.void_plan()
-        for _ in range(steps_in_hand):
-            batch = in_hand(self.scheduler)
-            self.scheduler.finish(batch, self.memory.run(batch))
-        self.client.restart()
-        self.attach()
-
-    def turn(self) -> None:
-        request = self.scheduler.plan()
-        self.requests.append(request)
-        self.client.send(request)
-        if self.launched is not None:
-            self.scheduler.finish(self.launched, self.memory.run(self.launched))
-        batch, _ = self.scheduler.launch(self.client.receive())
-        self.batches.append(batch)
-        self.launched = batch if batch.rows or batch.copies else None
-        if self.launched is None:
-            self.scheduler.finish(batch, {})
-
-    def drain(self, turns: int = 2_000) -> None:
-        for _ in range(turns):
-            if self.launched is None and not self.scheduler.busy:
-                return
-            self.turn()
-        raise AssertionError("the scheduler did not come to rest")
-
-    def assert_whole(self) -> None:
-        stats = self.scheduler.pool_stats
-        assert stats.free_blocks + stats.cached_blocks == self.limits.num_blocks
-        assert self.client.manager._tenures["p"].pool.refused == set()
-        verdict = self.client.manager.check_integrity(inspect_pb2.CheckIntegrityRequest(pool="p"))
-        assert list(verdict.violations) == []
-
-
-def limits(num_blocks: int = 20, block_size: int = 4, **changes: int) -> Limits:
-    values = {"max_batch_tokens": 16, "max_sequences": 4, "max_chunk": 16} | changes
-    return Limits(num_blocks=num_blocks, block_size=block_size, **values)
 
 
 @pytest.mark.unit
@@ -300,6 +195,7 @@ def workloads(draw: st.DrawFn) -> tuple[Limits, list[tuple[str, object]]]:
             st.integers(1, 10),
             st.booleans(),
             st.integers(-1, 1),
+            st.integers(1, chosen.max_sequences),
         ),
     )
     events = st.one_of(
@@ -312,36 +208,41 @@ def workloads(draw: st.DrawFn) -> tuple[Limits, list[tuple[str, object]]]:
 
 
 @pytest.mark.property
-@settings(max_examples=300, deadline=None)
-@given(workloads(), st.booleans(), st.booleans())
+@settings(max_examples=400, deadline=None)
+@given(workloads(), st.booleans(), st.booleans(), st.sampled_from([0, 3, 12]), st.booleans())
 def test_any_workload_reads_right_and_leaves_the_pool_whole(
-    workload: tuple[Limits, list[tuple[str, object]]], reserve: bool, adopt: bool
+    workload: tuple[Limits, list[tuple[str, object]]], reserve: bool, adopt: bool, host_blocks: int, late_swaps: bool
 ) -> None:
     chosen, events = workload
-    loop = Loop(chosen, reserve, adopt)
-    everybody: list[tuple[Sequence, list[int]]] = []
+    loop = Loop(chosen, reserve, adopt, host_blocks, late_swaps)
+    everybody: list[Sequence] = []
     for kind, value in events:
         if kind == "arrive":
-            stem, cut, tail, max_tokens, stops, priority = value  # type: ignore[misc]
+            stem, cut, tail, max_tokens, stops, priority, samples = value  # type: ignore[misc]
             prompt = [*stem[:cut], *tail]
-            max_tokens = min(max_tokens, chosen.num_blocks * chosen.block_size - len(prompt))
+            # A group of n may hold n times what one holds, and a copy each.
+            most = chosen.num_blocks // samples * chosen.block_size
+            max_tokens = min(max_tokens, most - len(prompt))
             if max_tokens < 1:
                 continue
             stop = frozenset(range(5)) if stops else frozenset()
-            sequence = make_sequence(prompt, max_tokens, stop, priority)
-            everybody.append((sequence, lone_run(prompt, len(prompt) + max_tokens, stop)))
-            loop.scheduler.add(sequence)
+            everybody.append(make_sequence(prompt, max_tokens, stop, priority, samples))
+            loop.scheduler.add(everybody[-1])
         elif kind == "abort" and everybody:
-            loop.scheduler.abort(everybody[value % len(everybody)][0])  # type: ignore[operator]
+            loop.scheduler.abort(everybody[value % len(everybody)])  # type: ignore[operator]
         elif kind == "restart":
             loop.lose_manager(*value)  # type: ignore[misc]
         else:
             loop.turn()
     loop.drain()
-    for sequence, expected in everybody:
-        assert sequence.phase is Phase.ENDED
-        if sequence.end_reason is EndReason.ABORTED:
-            assert sequence.tokens == expected[: len(sequence.tokens)]
-        else:
-            assert sequence.tokens == expected
+    for request in everybody:
+        for sample in request.group.members if request.group is not None else [request]:
+            expected = lone_run(
+                sample.tokens[: sample.prompt_length], sample.limit, sample.stop.token_ids, sample.sampling.index
+            )
+            assert sample.phase is Phase.ENDED
+            if sample.end_reason is EndReason.ABORTED:
+                assert sample.tokens == expected[: len(sample.tokens)]
+            else:
+                assert sample.tokens == expected
     loop.assert_whole()

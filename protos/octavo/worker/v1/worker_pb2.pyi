@@ -210,7 +210,7 @@ class GetStatsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("header", "ready", "state", "waiting_requests", "running_requests", "epoch", "num_blocks", "referenced_blocks", "peak_referenced_blocks", "cached_blocks", "steps", "prompt_tokens", "cached_tokens", "computed_tokens", "generated_tokens", "finished_requests", "aborted_requests", "aborted_waiting", "aborted_in_prefill", "aborted_in_decode", "delayed_requests", "prefix_hits", "preemptions", "reattaches", "step_seconds", "manager_wait_seconds")
+    __slots__ = ("header", "ready", "state", "waiting_requests", "running_requests", "epoch", "num_blocks", "referenced_blocks", "peak_referenced_blocks", "cached_blocks", "steps", "prompt_tokens", "cached_tokens", "computed_tokens", "generated_tokens", "finished_requests", "aborted_requests", "aborted_waiting", "aborted_in_prefill", "aborted_in_decode", "delayed_requests", "prefix_hits", "preemptions", "reattaches", "step_seconds", "manager_wait_seconds", "swaps", "swap_failures", "forks")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -237,6 +237,9 @@ class GetStatsResponse(_message.Message):
     REATTACHES_FIELD_NUMBER: _ClassVar[int]
     STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MANAGER_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SWAPS_FIELD_NUMBER: _ClassVar[int]
+    SWAP_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    FORKS_FIELD_NUMBER: _ClassVar[int]
     header: ResponseHeader
     ready: bool
     state: str
@@ -263,7 +266,10 @@ class GetStatsResponse(_message.Message):
     reattaches: int
     step_seconds: float
     manager_wait_seconds: float
-    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., ready: bool = ..., state: _Optional[str] = ..., waiting_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., epoch: _Optional[int] = ..., num_blocks: _Optional[int] = ..., referenced_blocks: _Optional[int] = ..., peak_referenced_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., steps: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., finished_requests: _Optional[int] = ..., aborted_requests: _Optional[int] = ..., aborted_waiting: _Optional[int] = ..., aborted_in_prefill: _Optional[int] = ..., aborted_in_decode: _Optional[int] = ..., delayed_requests: _Optional[int] = ..., prefix_hits: _Optional[int] = ..., preemptions: _Optional[int] = ..., reattaches: _Optional[int] = ..., step_seconds: _Optional[float] = ..., manager_wait_seconds: _Optional[float] = ...) -> None: ...
+    swaps: int
+    swap_failures: int
+    forks: int
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., ready: bool = ..., state: _Optional[str] = ..., waiting_requests: _Optional[int] = ..., running_requests: _Optional[int] = ..., epoch: _Optional[int] = ..., num_blocks: _Optional[int] = ..., referenced_blocks: _Optional[int] = ..., peak_referenced_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., steps: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., generated_tokens: _Optional[int] = ..., finished_requests: _Optional[int] = ..., aborted_requests: _Optional[int] = ..., aborted_waiting: _Optional[int] = ..., aborted_in_prefill: _Optional[int] = ..., aborted_in_decode: _Optional[int] = ..., delayed_requests: _Optional[int] = ..., prefix_hits: _Optional[int] = ..., preemptions: _Optional[int] = ..., reattaches: _Optional[int] = ..., step_seconds: _Optional[float] = ..., manager_wait_seconds: _Optional[float] = ..., swaps: _Optional[int] = ..., swap_failures: _Optional[int] = ..., forks: _Optional[int] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ()
