@@ -277,19 +277,14 @@ class BlockPool:
         published, unconfirmed = self._published, self.unconfirmed
         while published and published[0][0] <= step:
             filled_by, filled = published.popleft()
-            for block, _, parent in filled:
-                if unconfirmed.get(block) == filled_by:  # it may have been withdrawn, granted and filled anew
-                    if self.journal is not None:
-                        self._tell_stored(block, parent)
+            for block, digest, parent in filled:
+                # It may have been withdrawn or lost, granted and filled anew, by the same step even.
+                if unconfirmed.get(block) == filled_by and self.digest[block] is digest:
+                    if self.journal is not None and not self.first_confirmed_holder(digest):
+                        self.journal.stored(parent, digest)  # unless another holder made it known
                     del unconfirmed[block]
         if self.swap_sources:
             self.swap_sources = {block: started for block, started in self.swap_sources.items() if started > step}
-
-    def _tell_stored(self, block: int, parent: bytes) -> None:
-        """The digest of ``block`` is about to be there for everyone: an event, unless another holder made it one."""
-        digest = self.digest[block]
-        if self.journal is not None and digest is not None and not self.first_confirmed_holder(digest):
-            self.journal.stored(parent, digest)
 
     # --- for checks and views
 
