@@ -56,6 +56,7 @@ def _make_manager(settings: Settings, stack: ExitStack) -> Manager:
         "first_epoch": time.time_ns() // 1_000_000,
         "lease_ms": int(settings.lease_seconds * 1000),
         "max_blocks": settings.max_pool_blocks,
+        "watch_token_ids": settings.watch_token_ids,
     }
     if settings.record is None:
         return Manager(**arguments)

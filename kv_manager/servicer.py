@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from kv_manager.core.errors import bad_item
 from kv_manager.core.lease import Lease
 from kv_manager.core.manager import Manager
+from kv_manager.core.slices import Item, Sliced
 from kv_manager.metrics import StepTimes
 from octavo.kv.v1 import attach_pb2, inspect_pb2, kv_manager_pb2, kv_manager_pb2_grpc, lookup_pb2, steps_pb2, watch_pb2
 
@@ -74,7 +75,8 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
     async def MatchPrefix(
         self, request: lookup_pb2.MatchPrefixRequest, context: Context
     ) -> lookup_pb2.MatchPrefixResponse:
-        return self._manager.match_prefix(request)
+        (response,) = [answer async for answer in self._in_slices(self._manager.matching(request))]
+        return response
 
     async def CanAdmit(self, request: lookup_pb2.CanAdmitRequest, context: Context) -> lookup_pb2.CanAdmitResponse:
         return self._manager.can_admit(request)
@@ -104,12 +106,18 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
         return self._manager.check_integrity(request)
 
     async def Watch(self, request: watch_pb2.WatchRequest, context: Context) -> AsyncIterator[watch_pb2.WatchResponse]:
-        changed = asyncio.Event()
-        watch = self._manager.watch(request, changed.set)
+        changed, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def notify() -> None:
+            # From another thread when the manager is embedded: its engine calls the core directly.
+            if not changed.is_set():
+                loop.call_soon_threadsafe(changed.set)
+
+        watch = self._manager.watch(request, notify)
         try:
             while True:
                 changed.clear()
-                for response in watch.poll():
+                async for response in self._in_slices(watch.poll()):
                     yield response
                 if watch.ended:
                     return
@@ -124,6 +132,18 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
 
     async def Drain(self, request: kv_manager_pb2.DrainRequest, context: Context) -> kv_manager_pb2.DrainResponse:
         return self._manager.drain(request)
+
+    async def _in_slices(self, work: Sliced[Item]) -> AsyncIterator[Item]:
+        """What ``work`` makes; every other call that waits is served between two slices."""
+        while True:
+            try:
+                item = self._manager.run_slice(work)
+            except StopIteration:
+                return
+            if item is None:
+                await asyncio.sleep(0)
+            else:
+                yield item
 
 
 def _refuse_what_is_no_message(request: Message) -> None:

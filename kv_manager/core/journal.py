@@ -7,9 +7,13 @@ watcher's numbers are the sum over its kinds: they grow by exactly one per event
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.kv.v1 import common_pb2, watch_pb2
+
+if TYPE_CHECKING:
+    from kv_manager.core.block_ids import BlockIds
 
 KINDS = (
     watch_pb2.EVENT_KIND_CACHE,
@@ -29,6 +33,18 @@ class Entry(NamedTuple):
     response: watch_pb2.WatchResponse
 
 
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """What somebody watches.
+
+    Attributes:
+        token_ids: whether to tell the ids of stored blocks, as far as the operator allowed it.
+    """
+
+    kinds: frozenset[int]
+    token_ids: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Watcher:
     """Somebody who watches.
@@ -38,7 +54,7 @@ class Watcher:
         sequence: the number of the last event it was told.
     """
 
-    kinds: frozenset[int]
+    interest: Interest
     notify: Callable[[], None]
     position: int | None = None
     sequence: int = 0
@@ -51,10 +67,12 @@ class Journal:
     Attributes:
         blocks: blocks touched since the last step was recorded, when somebody watches blocks.
         dropped: why the pool is gone; None while it lives.
+        ids: the token ids of blocks to come, None when the operator did not allow them to be told.
     """
 
     blocks: set[int] = field(default_factory=set)
     dropped: str | None = None
+    ids: "BlockIds | None" = None
     _entries: deque[Entry] = field(default_factory=deque)
     _recorded: int = 0
     _counts: dict[int, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
@@ -108,6 +126,8 @@ class Journal:
         if not self._fresh:
             return
         for entry in self._fresh:
+            if self.ids is not None and entry.response.HasField("stored"):
+                _tell_ids(entry.response.stored, self.ids)
             self._counts[entry.kind] += 1
             entry.response.header.CopyFrom(header)
             self._entries.append(entry)
@@ -136,14 +156,14 @@ class Journal:
 
     # --- watching
 
-    def open(self, kinds: Iterable[int], after: int | None, notify: Callable[[], None]) -> Watcher:
+    def open(self, interest: Interest, after: int | None, notify: Callable[[], None]) -> Watcher:
         """Begin to watch behind the event numbered ``after``; with None, or when that is too old, with a snapshot."""
-        watcher = Watcher(frozenset(kinds), notify)
-        for kind in watcher.kinds - self._active:
+        watcher = Watcher(interest, notify)
+        for kind in interest.kinds - self._active:
             self._active.add(kind)
             self._counts[kind] += 1  # what happened unrecorded is a gap: positions before it need a snapshot
         if after is not None:
-            watcher.position = self._find(watcher.kinds, after)
+            watcher.position = self._find(interest.kinds, after)
             watcher.sequence = after
         self._watchers.append(watcher)
         return watcher
@@ -166,7 +186,7 @@ class Journal:
     def begin(self, watcher: Watcher) -> None:
         """The watcher is given a snapshot of now."""
         watcher.position = self._recorded
-        watcher.sequence = sum(self._counts[kind] for kind in watcher.kinds)
+        watcher.sequence = sum(self._counts[kind] for kind in watcher.interest.kinds)
 
     def lost(self, watcher: Watcher) -> bool:
         """Whether the watcher needs a snapshot: it has none yet, or read too slowly for what is remembered."""
@@ -177,10 +197,19 @@ class Journal:
         assert watcher.position is not None
         unread = self._recorded - watcher.position
         watcher.position = self._recorded
-        for entry in [self._entries[-back] for back in range(unread, 0, -1)]:
-            if entry.kind in watcher.kinds:
+        for entry in [*islice(reversed(self._entries), unread)][::-1]:
+            if entry.kind in watcher.interest.kinds:
                 watcher.sequence += 1
                 response = watch_pb2.WatchResponse()
                 response.CopyFrom(entry.response)
                 response.sequence = watcher.sequence
+                if not watcher.interest.token_ids and response.HasField("stored"):
+                    response.stored.ClearField("token_ids")
                 yield response
+
+
+def _tell_ids(stored: watch_pb2.DigestsStored, ids: "BlockIds") -> None:
+    """All ids of the event's blocks or none: a reader cuts them by the block size."""
+    blocks = [ids.take(digest) for digest in stored.digests]
+    if all(blocks):
+        stored.token_ids = b"".join(blocks)

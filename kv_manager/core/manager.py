@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from kv_manager.core import admission, integrity, quotas, views
+from kv_manager.core import admission, integrity, matching, quotas, views
 from kv_manager.core.adoption import NO_HOST_ENTRY, adopt
+from kv_manager.core.block_ids import BlockIds
 from kv_manager.core.errors import (
     bad_item,
     cache_in_use,
@@ -13,11 +14,12 @@ from kv_manager.core.errors import (
     sequence_not_found,
     stale_epoch,
 )
-from kv_manager.core.hits import SharedChain
 from kv_manager.core.host_tier import NO_HOST_BLOCK
-from kv_manager.core.journal import KINDS
+from kv_manager.core.journal import KINDS, Interest
 from kv_manager.core.lease import Lease
 from kv_manager.core.pool import Pool
+from kv_manager.core.prompt_size import validate_prompt_blocks
+from kv_manager.core.slices import Item, Sliced, at_once
 from kv_manager.core.validation import validate_spec, validate_tokens
 from kv_manager.core.watching import Watch, record_changes
 from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2, lookup_pb2, steps_pb2, watch_pb2
@@ -63,6 +65,7 @@ class Manager:
             messages of old attempts are told apart; the gRPC skin takes the wall clock.
         lease_ms: how long a pool outlives its worker's broken stream.
         max_blocks: the largest pool accepted; a pool costs 28 bytes a block from the start.
+        watch_token_ids: tell watchers who ask for them the token ids of stored blocks, which are their users' text.
 
     Every method raises ``ServiceError`` for what it refuses, and then has changed nothing.
     """
@@ -74,10 +77,12 @@ class Manager:
         first_epoch: int = 1,
         lease_ms: int = 10_000,
         max_blocks: int = 1 << 24,
+        watch_token_ids: bool = False,
     ) -> None:
         self.manager_id = manager_id
         self.lease_ms = lease_ms
         self.max_blocks = max_blocks
+        self.watch_token_ids = watch_token_ids
         self._next_epoch = first_epoch
         self._tenures: dict[str, Tenure] = {}
 
@@ -173,20 +178,21 @@ class Manager:
 
     def match_prefix(self, request: lookup_pb2.MatchPrefixRequest) -> lookup_pb2.MatchPrefixResponse:
         """How much of a prompt each pool holds; only what completed steps have written."""
-        validate_tokens("token_ids", request.token_ids)
+        return at_once(self.matching(request))[0]
+
+    def matching(self, request: lookup_pb2.MatchPrefixRequest) -> Sliced[lookup_pb2.MatchPrefixResponse]:
+        """As ``match_prefix``, in slices for ``run_slice``: pools go on between them, and a long answer tells of each
+        block as it was when it was looked up."""
         names = sorted(set(request.pools) or self._tenures)
-        prompt = admission.Prompt(request.token_ids, admission.root_of(request.root), chunk=len(request.token_ids))
-        response = lookup_pb2.MatchPrefixResponse(header=self._header())
-        chains: dict[tuple[str, int], SharedChain] = {}  # replicas of one model share theirs
-        for pool in [self._pool(name) for name in names]:
-            world = pool.spec.model_fingerprint, pool.block_size
-            digests = chains.get(world) or chains.setdefault(world, SharedChain(admission.chain_of(pool, prompt)))
-            match = response.matches.add(header=pool.header(), block_size=pool.block_size)
-            match.cached_tokens = admission.confirmed_tokens(pool, prompt, digests)
-            pool.fill_stats(match.stats)
-            if request.include_digests:
-                match.digests.extend(digests)
-        return response
+        return matching.match([self._pool(name) for name in names], request, self._header())
+
+    def run_slice(self, work: Sliced[Item]) -> Item | None:
+        """The next slice of work that this manager began. A method, so that who guards our calls guards slices too.
+
+        Raises:
+            StopIteration: the work is done.
+        """
+        return next(work)
 
     def can_admit(self, request: lookup_pb2.CanAdmitRequest) -> lookup_pb2.CanAdmitResponse:
         """Whether an admit would be served by the next step."""
@@ -194,7 +200,10 @@ class Manager:
         validate_tokens("token_ids", request.token_ids)
         root, chunk = admission.root_of(request.root), len(request.token_ids)
         prompt = admission.Prompt(request.token_ids, root, chunk, request.again, request.beside_blocks)
-        capacity = admission.measure(pool, prompt)
+        never = admission.never_fits(pool, prompt)
+        if not never:
+            validate_prompt_blocks(pool, "token_ids", request.token_ids)
+        capacity = never or admission.measure(pool, prompt)
         if isinstance(capacity, admission.Never):
             return lookup_pb2.CanAdmitResponse(
                 header=pool.header(),
@@ -281,7 +290,11 @@ class Manager:
             and request.after.manager_id == self.manager_id
             and request.after.epoch == pool.epoch
         )
-        return Watch(pool, kinds, request.after.sequence if known else None, notify)
+        journal = pool.watch()
+        if self.watch_token_ids and journal.ids is None:
+            journal.ids = BlockIds(pool)
+        interest = Interest(kinds, request.include_token_ids)
+        return Watch(pool, interest, request.after.sequence if known else None, notify)
 
     # --- operators
 

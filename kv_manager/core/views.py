@@ -1,6 +1,6 @@
 """What people see of a pool: summaries, tables, blocks. Nothing here changes anything."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 MAX_OWNERS = 64
 """Owners told per block: a prompt shared by thousands would make every answer about it huge."""
+OWNERS_SLICE = 2_048
+"""Table entries looked at between two pauses."""
 
 
 def stats(pool: "Pool") -> common_pb2.PoolStats:
@@ -61,15 +63,38 @@ def block_infos(pool: "Pool", wanted: Iterable[int]) -> list[inspect_pb2.BlockIn
     """Blocks as they are now, in the order asked for."""
     ids = list(wanted)
     owners: dict[int, list[int]] = {block: [] for block in ids}
-    for sequence in sorted(pool.sequences.values(), key=lambda each: each.id):
+    for sequence in _by_id(pool):
         for block in sequence.table:
             told = owners.get(block)
             if told is not None and block != NULL_BLOCK and len(told) < MAX_OWNERS:
                 told.append(sequence.id)
-    return [_block_info(pool, block, owners[block]) for block in ids]
+    return [block_info(pool, block, owners[block]) for block in ids]
 
 
-def _block_info(pool: "Pool", block: int, owners: list[int]) -> inspect_pb2.BlockInfo:
+def note_owners(pool: "Pool", owners: dict[int, list[int]]) -> Iterator[None]:
+    """Note for every block who names it, in slices. A table that changes meanwhile changes its blocks' events too."""
+    looked = 0
+    for sequence in _by_id(pool):
+        for start in range(0, len(sequence.table), OWNERS_SLICE):
+            for block in sequence.table[start : start + OWNERS_SLICE]:
+                if block != NULL_BLOCK and len(told := owners.setdefault(block, [])) < MAX_OWNERS:
+                    told.append(sequence.id)
+            looked += min(OWNERS_SLICE, len(sequence.table) - start)
+            if looked >= OWNERS_SLICE:
+                looked = 0
+                yield None
+
+
+def _by_id(pool: "Pool") -> list[Sequence]:
+    return sorted(pool.sequences.values(), key=lambda each: each.id)
+
+
+def block_info(pool: "Pool", block: int, owners: list[int]) -> inspect_pb2.BlockInfo:
+    """One block as it is now.
+
+    Args:
+        owners: the sequences whose tables name it.
+    """
     blocks = pool.blocks
     fence = blocks.fence[block]
     return inspect_pb2.BlockInfo(

@@ -1,19 +1,18 @@
-"""What watchers are told: the events of a step, and the snapshot to start from."""
+"""What watchers are told: the events of a step, and a watcher's way through them."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kv_manager.core import views
-from kv_manager.core.journal import Journal
+from kv_manager.core.journal import Interest, Journal
 from kv_manager.core.sequence import Sequence
+from kv_manager.core.slices import Sliced
+from kv_manager.core.snapshots import snapshot
 from kv_manager.core.step_work import StepWork
 from octavo.kv.v1 import watch_pb2
 
 if TYPE_CHECKING:
     from kv_manager.core.pool import Pool
-
-PIECE = 4_096
-"""Digests or blocks per piece of a snapshot."""
 
 
 class Before(NamedTuple):
@@ -37,6 +36,8 @@ def record_step(pool: "Pool", journal: Journal, work: StepWork, before: Before) 
     if journal.records(watch_pb2.EVENT_KIND_SEQUENCES):
         for event in _sequence_events(pool, work, before):
             journal.add(watch_pb2.EVENT_KIND_SEQUENCES, watch_pb2.WatchResponse(sequence_event=event))
+    if journal.ids is not None:
+        journal.ids.learn(pool, before.sequences)
     if journal.records(watch_pb2.EVENT_KIND_TABLES):
         for table in _table_events(pool, work, before):
             journal.add(watch_pb2.EVENT_KIND_TABLES, watch_pb2.WatchResponse(table=table))
@@ -110,67 +111,38 @@ def _table_events(pool: "Pool", work: StepWork, before: Before) -> Iterator[watc
         yield watch_pb2.TableChanged(seq=seq, first_index=min(index, len(table)), blocks=table[index:])
 
 
-def snapshot(pool: "Pool", kinds: frozenset[int], sequence: int) -> list[watch_pb2.WatchResponse]:
-    """The state to start from, in pieces; every piece carries the number of the last event it includes."""
-    pieces: list[watch_pb2.Snapshot] = []
-    if watch_pb2.EVENT_KIND_CACHE in kinds:
-        blocks = pool.blocks
-        digests = [digest for digest in blocks.index.digests() if blocks.first_confirmed_holder(digest)]
-        for start in range(0, len(digests), PIECE):
-            pieces.append(watch_pb2.Snapshot(digests=digests[start : start + PIECE]))
-    if watch_pb2.EVENT_KIND_BLOCKS in kinds:
-        grantable, _ = pool.blocks.listed()
-        free = set(grantable)
-        busy = [block for block in range(1, pool.blocks.high_water + 1) if block not in free]
-        infos = views.block_infos(pool, busy)
-        for start in range(0, len(infos), PIECE):
-            pieces.append(watch_pb2.Snapshot(blocks=infos[start : start + PIECE]))
-    if kinds & {watch_pb2.EVENT_KIND_SEQUENCES, watch_pb2.EVENT_KIND_TABLES}:
-        summaries = [views.sequence_summary(pool, sequence) for sequence in views.by_rank(pool)]
-        for start in range(0, len(summaries), PIECE):
-            pieces.append(watch_pb2.Snapshot(sequences=summaries[start : start + PIECE]))
-    header = pool.header()
-    told = [watch_pb2.WatchResponse(header=header, sequence=sequence, snapshot=piece) for piece in pieces]
-    if watch_pb2.EVENT_KIND_TABLES in kinds:
-        for each in views.by_rank(pool):
-            table = watch_pb2.TableChanged(seq=each.id, blocks=each.table)
-            told.append(watch_pb2.WatchResponse(header=header, sequence=sequence, table=table))
-    last = watch_pb2.Snapshot(last=True)
-    return [*told, watch_pb2.WatchResponse(header=header, sequence=sequence, snapshot=last)]
-
-
 class Watch:
     """One watcher's view of a pool: ``poll`` says what it has not heard yet.
 
     Args:
         after: the number of the last event heard of this pool's journal, None for a snapshot first.
         notify: called when there is something to poll; must not call back.
+
+    Attributes:
+        ended: it has heard that the pool is gone; nothing follows.
     """
 
-    def __init__(self, pool: "Pool", kinds: frozenset[int], after: int | None, notify: Callable[[], None]) -> None:
+    def __init__(self, pool: "Pool", interest: Interest, after: int | None, notify: Callable[[], None]) -> None:
+        self.ended = False
         self._pool = pool
         self._journal = pool.watch()
-        self._watcher = self._journal.open(kinds, after, notify)
+        self._watcher = self._journal.open(interest, after, notify)
 
-    @property
-    def ended(self) -> bool:
-        """Whether the pool is gone, so that nothing will follow what was polled."""
-        return self._journal.dropped is not None
-
-    def poll(self) -> list[watch_pb2.WatchResponse]:
+    def poll(self) -> Sliced[watch_pb2.WatchResponse]:
         """What happened since, or the state now for one who cannot be told step by step."""
         journal, watcher = self._journal, self._watcher
-        responses: list[watch_pb2.WatchResponse] = []
-        if journal.dropped is None and journal.lost(watcher):
+        if not journal.lost(watcher):
+            yield from journal.next_events(watcher)
+        elif journal.dropped is None:
             journal.begin(watcher)
-            responses = snapshot(self._pool, watcher.kinds, watcher.sequence)
-        elif not journal.lost(watcher):
-            responses = list(journal.next_events(watcher))
-        if journal.dropped is not None:
+            yield from snapshot(self._pool, watcher.interest.kinds, watcher.sequence)
+        if journal.dropped is not None and not self.ended:
+            if not journal.lost(watcher):  # what happened while the rest was told
+                yield from journal.next_events(watcher)
+            self.ended = True
             gone = watch_pb2.PoolDropped(reason=journal.dropped)
             header, sequence = self._pool.header(), watcher.sequence + 1
-            responses.append(watch_pb2.WatchResponse(header=header, sequence=sequence, pool_dropped=gone))
-        return responses
+            yield watch_pb2.WatchResponse(header=header, sequence=sequence, pool_dropped=gone)
 
     def close(self) -> None:
         """Watch no longer."""

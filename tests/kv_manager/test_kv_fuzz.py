@@ -197,7 +197,10 @@ def test_a_hostile_message_ends_its_stream_and_nothing_else(manager):
 
 @pytest.mark.e2e
 def test_sixty_megabytes_of_tokens(manager):
-    """15,000,000 ids: a prompt that never fits is an answer, everything else a refusal; the manager stays."""
+    """15,000,000 ids: a prompt that never fits is an answer, everything else a refusal; the manager stays.
+
+    In blocks of one token that is more than anybody may look up at once, and behind a window no pool is too small.
+    """
     target, stub = OverGrpc(manager[1]), manager[0].stub
     ids = pack([7]) * 15_000_000
     spec = pool_spec(random.Random(SEED), "pool")
@@ -213,8 +216,10 @@ def test_sixty_megabytes_of_tokens(manager):
     assert (rejected.needed, rejected.available) == (whole, spec.num_blocks)
     verdict = stub.CanAdmit(lookup_pb2.CanAdmitRequest(pool="pool", token_ids=ids))
     assert (verdict.verdict, verdict.needed) == (lookup_pb2.ADMIT_VERDICT_NEVER, whole)
-    match = stub.MatchPrefix(lookup_pb2.MatchPrefixRequest(pools=["pool"], token_ids=ids)).matches[0]
+    tokens_of_16 = attach_whole(stub, "tokens of 16", block_size=16)
+    match = stub.MatchPrefix(lookup_pb2.MatchPrefixRequest(pools=["tokens of 16"], token_ids=ids)).matches[0]
     assert match.cached_tokens == 0
+    windowed = attach_whole(stub, "windowed", block_size=1, window=4)
 
     admit = steps_pb2.Admit(seq=2, token_ids=pack([7, 7, 7]), num_tokens=3)
     stub.Step(steps_pb2.StepRequest(**head, step=2, completed_step=1, admits=[admit]))
@@ -250,9 +255,36 @@ def test_sixty_megabytes_of_tokens(manager):
                 attach_pb2.AttachRequest(sequences=attach_pb2.LiveSequences(sequences=[live])),
             ],
         ),
+        target.call("MatchPrefix", [lookup_pb2.MatchPrefixRequest(pools=["windowed"], token_ids=ids)]),
+        target.call(
+            "MatchPrefix",
+            [lookup_pb2.MatchPrefixRequest(pools=["tokens of 16"], token_ids=ids, include_digests=True)],
+        ),
+        target.call(
+            "Step",
+            [
+                steps_pb2.StepRequest(
+                    pool="windowed",
+                    epoch=windowed,
+                    step=1,
+                    admits=[steps_pb2.Admit(seq=1, token_ids=ids, num_tokens=1)],
+                )
+            ],
+        ),
     ]
-    assert [answer.reason for answer in refusals] == ["OUT_OF_RANGE", "MALFORMED_TOKENS", "WRONG_BLOCK"]
+    reasons = [answer.reason for answer in refusals]
+    assert reasons == ["OUT_OF_RANGE", "MALFORMED_TOKENS", "WRONG_BLOCK", *["OUT_OF_RANGE"] * 3]
+    assert refusals[3].message == "token_ids: holds 15000000 full blocks of pool 'windowed', must be at most 1048576"
+    assert refusals[4].message.startswith("include_digests: asks for 937500 digests, must be at most 262144")
     assert pool_states(target) == before
+    for name, attached in (("tokens of 16", tokens_of_16), ("windowed", windowed)):
+        stub.Detach(attach_pb2.DetachRequest(pool=name, epoch=attached))
+
+
+def attach_whole(stub: object, name: str, **fields: int) -> int:
+    """A pool of its own, so that the fuzzer's stays what it is."""
+    spec = attach_pb2.PoolSpec(pool=name, worker_id="w", num_blocks=64, reuse_regime=1, **fields)
+    return stub.Attach(iter([attach_pb2.AttachRequest(pool=spec)])).header.epoch
 
 
 @pytest.mark.e2e

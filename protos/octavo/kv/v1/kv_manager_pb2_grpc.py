@@ -163,7 +163,10 @@ class KvManagerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Steps(self, request_iterator, context):
-        """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another.
+        """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another. A stream
+        speaks for the pool that its first answered request names, and holds that pool's lease from this answer until it
+        ends. One on which nothing was said yet names no pool and holds no lease: a worker that opens a stream sends a step,
+        an empty one if it has nothing to do.
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE

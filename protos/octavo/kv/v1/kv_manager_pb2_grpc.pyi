@@ -51,7 +51,10 @@ class KvManagerServiceStub:
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
     Steps: grpc.StreamStreamMultiCallable[octavo.kv.v1.steps_pb2.StepRequest, octavo.kv.v1.steps_pb2.StepResponse]
-    """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another.
+    """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another. A stream
+    speaks for the pool that its first answered request names, and holds that pool's lease from this answer until it
+    ends. One on which nothing was said yet names no pool and holds no lease: a worker that opens a stream sends a step,
+    an empty one if it has nothing to do.
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
@@ -101,7 +104,10 @@ class KvManagerServiceAsyncStub(KvManagerServiceStub):
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
     Steps: grpc.aio.StreamStreamMultiCallable[octavo.kv.v1.steps_pb2.StepRequest, octavo.kv.v1.steps_pb2.StepResponse]  # type: ignore[assignment]
-    """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another.
+    """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another. A stream
+    speaks for the pool that its first answered request names, and holds that pool's lease from this answer until it
+    ends. One on which nothing was said yet names no pool and holds no lease: a worker that opens a stream sends a step,
+    an empty one if it has nothing to do.
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
@@ -178,7 +184,10 @@ class KvManagerServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[octavo.kv.v1.steps_pb2.StepRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[octavo.kv.v1.steps_pb2.StepResponse], collections.abc.AsyncIterator[octavo.kv.v1.steps_pb2.StepResponse]]:
-        """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another.
+        """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another. A stream
+        speaks for the pool that its first answered request names, and holds that pool's lease from this answer until it
+        ends. One on which nothing was said yet names no pool and holds no lease: a worker that opens a stream sends a step,
+        an empty one if it has nothing to do.
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE

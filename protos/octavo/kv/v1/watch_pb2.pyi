@@ -43,14 +43,16 @@ SEQUENCE_EVENT_TYPE_RELEASED: SequenceEventType
 SEQUENCE_EVENT_TYPE_REJECTED: SequenceEventType
 
 class WatchRequest(_message.Message):
-    __slots__ = ("pool", "kinds", "after")
+    __slots__ = ("pool", "kinds", "after", "include_token_ids")
     POOL_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     pool: str
     kinds: _containers.RepeatedScalarFieldContainer[EventKind]
     after: WatchPosition
-    def __init__(self, pool: _Optional[str] = ..., kinds: _Optional[_Iterable[_Union[EventKind, str]]] = ..., after: _Optional[_Union[WatchPosition, _Mapping]] = ...) -> None: ...
+    include_token_ids: bool
+    def __init__(self, pool: _Optional[str] = ..., kinds: _Optional[_Iterable[_Union[EventKind, str]]] = ..., after: _Optional[_Union[WatchPosition, _Mapping]] = ..., include_token_ids: bool = ...) -> None: ...
 
 class WatchPosition(_message.Message):
     __slots__ = ("manager_id", "epoch", "sequence")
