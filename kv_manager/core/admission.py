@@ -1,6 +1,6 @@
 """Admits and resumes: whole-prompt capacity, the first blocks (design 3.1, 3.2, 3.4)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -152,12 +152,6 @@ def _never(pool: "Pool", quota: quotas.Quota | None, held: int) -> Never | None:
     if quota is not None and held > quota.hard:
         return Never(min(held, MAX_TOLD), quota.hard, steps_pb2.REJECTED_REASON_TENANT_LIMIT)
     return None
-
-
-def confirmed_tokens(pool: "Pool", prompt: Prompt, digests: Iterable[bytes]) -> int:
-    """Tokens of ``prompt`` that completed steps have written, whole blocks from its start, never its last token."""
-    hits = prompt_hits(pool, digests, prompt.length, pool.blocks.first_confirmed_holder)
-    return min(len(hits.table) * pool.block_size, prompt.length - 1)
 
 
 def chain_of(pool: "Pool", prompt: Prompt) -> Iterator[bytes]:

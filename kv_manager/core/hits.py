@@ -1,6 +1,6 @@
 """Finding the blocks that hold a prefix already (design 3.2, 3.7, 3.10)."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,22 +23,6 @@ class Hits:
 
     table: list[int]
     digests: list[bytes]
-
-
-class SharedChain:
-    """A prompt's digests, each made when it is first asked for, however many pools are asked one after another."""
-
-    __slots__ = ("_made", "_rest")
-
-    def __init__(self, digests: Iterator[bytes]) -> None:
-        self._made: list[bytes] = []
-        self._rest = digests
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._made
-        for digest in self._rest:
-            self._made.append(digest)
-            yield digest
 
 
 def prompt_hits(pool: "Pool", digests: Iterable[bytes], length: int, holder_of: Callable[[bytes], int]) -> Hits:
