@@ -6,6 +6,7 @@
 - ``streams``: worker tokens become pieces of text; pure
 - ``workers``: connections to workers, their health, and which one serves a request
 - ``generation``: one request on one worker, from its tokens to its pieces
+- ``runs``: a generation timed and logged, the same for every surface
 - ``servicer``: the gRPC surface
 - ``settings``, ``metrics``, ``app``: configuration, Prometheus, start and drain
 """

@@ -1,15 +1,14 @@
 """The gRPC surface: each call maps a request to the gateway's parts and their answers to messages."""
 
 import contextlib
-import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
 
-from gateway import generation, prompts
+from gateway import prompts, runs
 from gateway.errors import InvalidRequest
 from gateway.generation import Generation
 from gateway.messages import chat_response, generate_response, given_parameters, spelled_for, template_messages
@@ -19,11 +18,7 @@ from gateway.parameters import Call, Parameters, validate
 from gateway.prompts import PROMPT, Prompt
 from gateway.routing import Router
 from gateway.settings import GatewaySettings
-from gateway.streams import Finish, Piece
-from gateway.workers import Worker
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
-
-logger = logging.getLogger(__name__)
 
 SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name
 
@@ -51,8 +46,8 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             task = self._generation(header, model, prompt, parameters, arrived, context)
             worker = self._router.pick(model)
             if parameters.echo:
-                yield gateway_pb2.GenerateResponse(header=header, text=await _prompt_text(task))
-            async with contextlib.aclosing(self._run(task, worker)) as pieces:
+                yield gateway_pb2.GenerateResponse(header=header, text=await runs.prompt_text(task))
+            async with contextlib.aclosing(runs.run(task, worker, self._metrics)) as pieces:
                 async for piece in pieces:
                     yield generate_response(header, piece)
 
@@ -66,7 +61,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             task = self._generation(header, model, prompt, parameters, arrived, context)
             worker = self._router.pick(model)
             role = "assistant"
-            async with contextlib.aclosing(self._run(task, worker)) as pieces:
+            async with contextlib.aclosing(runs.run(task, worker, self._metrics)) as pieces:
                 async for piece in pieces:
                     yield chat_response(header, piece, role=role)
                     role = ""
@@ -151,44 +146,8 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             remaining=context.time_remaining,
         )
 
-    async def _run(self, task: Generation, worker: Worker) -> AsyncGenerator[Piece, None]:
-        """Run a generation on a worker, timed and logged. Closing it closes the worker's call."""
-        finish: Finish | None = None
-        tokens = 0
-        source = generation.pieces(task, worker)
-        try:
-            async with (
-                contextlib.aclosing(source),
-                contextlib.aclosing(self._metrics.observe(source, task.arrived)) as timed,
-            ):
-                async for piece in timed:
-                    tokens += len(piece.token_ids)
-                    finish = piece.finish
-                    yield piece
-        finally:
-            logger.info(
-                "generation ended: %s",
-                "not finished" if finish is None else finish.reason.name.lower(),
-                extra={
-                    "request_id": task.request_id,
-                    "worker": worker.address,
-                    "prompt_tokens": len(task.prompt.token_ids),
-                    "completion_tokens": tokens,
-                    "cached_tokens": 0 if finish is None else finish.usage.cached_tokens,
-                    "seconds": round(time.monotonic() - task.arrived, 4),
-                },
-            )
-
 
 def _header(model: ServedModel, request_id: str) -> gateway_pb2.ResponseHeader:
     return gateway_pb2.ResponseHeader(
         request_id=request_id or uuid.uuid4().hex, model=model.name, created=int(time.time())
-    )
-
-
-async def _prompt_text(task: Generation) -> str:
-    if task.prompt.text is not None:
-        return task.prompt.text
-    return await prompts.to_text(
-        task.model, task.prompt.token_ids, PROMPT, skip_special_tokens=task.parameters.skip_special_tokens
     )

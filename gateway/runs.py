@@ -1,0 +1,61 @@
+"""Validated requests on their way to a worker and back, the same for every surface: timed, logged, never unclosed."""
+
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator
+
+from gateway import generation, prompts
+from gateway.generation import Generation
+from gateway.metrics import Metrics
+from gateway.prompts import PROMPT
+from gateway.streams import Finish, Piece
+from gateway.workers import Worker
+
+logger = logging.getLogger(__name__)
+
+
+async def run(task: Generation, worker: Worker, metrics: Metrics) -> AsyncGenerator[Piece, None]:
+    """Run a generation on a worker. Closing it closes the worker's call.
+
+    Raises:
+        ServiceError: what went wrong, in terms of the client's request.
+    """
+    finish: Finish | None = None
+    tokens = 0
+    source = generation.pieces(task, worker)
+    try:
+        async with (
+            contextlib.aclosing(source),
+            contextlib.aclosing(metrics.observe(source, task.arrived)) as timed,
+        ):
+            async for piece in timed:
+                tokens += len(piece.token_ids)
+                finish = piece.finish
+                yield piece
+    finally:
+        logger.info(
+            "generation ended: %s",
+            "not finished" if finish is None else finish.reason.name.lower(),
+            extra={
+                "request_id": task.request_id,
+                "worker": worker.address,
+                "prompt_tokens": len(task.prompt.token_ids),
+                "completion_tokens": tokens,
+                "cached_tokens": 0 if finish is None else finish.usage.cached_tokens,
+                "seconds": round(time.monotonic() - task.arrived, 4),
+            },
+        )
+
+
+async def prompt_text(task: Generation) -> str:
+    """The prompt's text, for echo.
+
+    Raises:
+        InvalidRequest: it is too long for a message.
+    """
+    if task.prompt.text is not None:
+        return task.prompt.text
+    return await prompts.to_text(
+        task.model, task.prompt.token_ids, PROMPT, skip_special_tokens=task.parameters.skip_special_tokens
+    )
