@@ -6,20 +6,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.failures import CliError
-from cli.options import UINT64_MAX, ManagerOption
+from cli.options import UINT32_MAX, UINT64_MAX, ManagerOption
 
 if TYPE_CHECKING:
-    from octavo.kv.v1 import inspect_pb2
+    from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
 
 
 def inspect(
     pool: Annotated[str, typer.Option(help="pool's name [default: the only one]")] = "",
     seq: Annotated[int | None, typer.Option(min=0, max=UINT64_MAX, help="show this sequence's block table")] = None,
+    block: Annotated[
+        int | None, typer.Option(min=0, max=UINT32_MAX, help="show this block: its digest and who shares it")
+    ] = None,
     blocks: Annotated[bool, typer.Option("--blocks", help="draw every block of the pool")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
     address: ManagerOption = "",
 ) -> None:
-    """Show a pool: blocks by state, live sequences, one sequence's table, and whether everything adds up.
+    """Show a pool: blocks by state, live sequences, who gave way lately, and whether everything adds up.
+
+    One sequence's table or one block on request.
 
     Exit status 1 when an invariant is broken.
     """
@@ -38,6 +43,8 @@ def inspect(
         answers: dict[str, Message] = {"pool": stub.InspectPool(inspect_pb2.InspectPoolRequest(pool=name))}
         if seq is not None:
             answers["sequence"] = stub.InspectSequence(inspect_pb2.InspectSequenceRequest(pool=name, seq=seq))
+        if block is not None:
+            answers["block"] = _one_block(stub, name, block)
         if blocks:
             answers["blocks"] = pool_views.all_blocks(stub, name)
         verdict = stub.CheckIntegrity(inspect_pb2.CheckIntegrityRequest(pool=name))
@@ -50,10 +57,21 @@ def inspect(
         print(json.dumps(rows))
     else:
         console = Console(highlight=False)
-        for answer in answers.values():
-            console.print(pool_views.view(answer))
+        for key, answer in answers.items():
+            console.print(pool_views.VIEWS[key](answer))
     if verdict.violations:
         raise SystemExit(1)
+
+
+def _one_block(
+    stub: "kv_manager_pb2_grpc.KvManagerServiceStub", pool: str, block: int
+) -> "inspect_pb2.InspectBlocksResponse":
+    from octavo.kv.v1 import inspect_pb2
+
+    found = stub.InspectBlocks(inspect_pb2.InspectBlocksRequest(pool=pool, first_block=block, count=1))
+    if not found.blocks:
+        raise CliError(f"pool {pool} has no block {block}")
+    return found
 
 
 def _only_pool(listed: "inspect_pb2.ListPoolsResponse", address: str) -> str:

@@ -14,6 +14,7 @@ MANAGER_VARIABLE = "OCTAVO_MANAGER_ADDRESS"
 
 # What the protos' integers hold; what a model takes of that is the gateway's to say.
 INT32_MAX = 2**31 - 1
+UINT32_MAX = 2**32 - 1
 INT64_MAX = 2**63 - 1
 UINT64_MAX = 2**64 - 1
 

@@ -23,6 +23,7 @@ NOT_UTF8 = "octavo: text must be UTF-8, found byte 0xff at character 1\n"
         (["chat", "--seed", str(2**63)], "--seed"),
         (["inspect", "--seq", str(2**64)], "--seq"),
         (["inspect", "--seq", "-1"], "--seq"),
+        (["inspect", "--block", str(2**32)], "--block"),
     ],
 )
 def test_an_option_out_of_range_is_named(octavo: Any, arguments: list[str], option: str) -> None:
