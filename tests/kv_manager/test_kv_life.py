@@ -154,6 +154,26 @@ def test_a_paused_manager_drops_nobody(run_manager):
         answers.cancel()
 
 
+def test_a_stream_holds_the_lease_from_its_first_answer_on(run_manager):
+    """Three pools, leases of 1 s. One stream was answered once, one has said nothing, one pool has no stream at all.
+
+    A stream that has said nothing names no pool, so it can hold none: its pool goes with the one that has no stream.
+    """
+    with run_manager(*QUIET, "1") as manager:
+        stub = manager.stub
+        epochs = {name: attach(stub, name) for name in ("answered", "silent", "alone")}
+        held = stub.Steps(itertools.chain([next(requests("answered", epochs["answered"]))], Handed()))
+        assert next(held).header.step == 1
+        silent = stub.Steps(Handed())
+        until_gone(stub, {"silent", "alone"}, seconds=10)
+        shown = pools(stub)
+        assert shown.keys() == {"answered"}
+        assert shown["answered"].connected
+        held.cancel()
+        silent.cancel()
+        until_gone(stub, {"answered"}, seconds=10)
+
+
 # --- late messages of an old attempt (field report B53)
 
 

@@ -8,14 +8,25 @@ import random
 import struct
 from hashlib import sha256
 
+import grpc
 import pytest
 from kv_world import World
 from test_kv_worlds import REGIMES
 
+from cli.embedded_manager import EmbeddedManager
 from kv_manager.core import snapshots, views
 from kv_manager.core.journal import KINDS
 from kv_manager.core.manager import Manager
-from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2, steps_pb2, watch_pb2
+from kv_manager.settings import Settings
+from octavo.kv.v1 import (
+    attach_pb2,
+    common_pb2,
+    inspect_pb2,
+    kv_manager_pb2,
+    kv_manager_pb2_grpc,
+    steps_pb2,
+    watch_pb2,
+)
 
 pytestmark = pytest.mark.property
 
@@ -234,3 +245,43 @@ def test_ids_that_nobody_knows_any_more_are_left_out():
     manager.step(steps_pb2.StepRequest(pool="world", epoch=epoch, step=3, completed_step=2))
     mirror.read_all()
     assert [(len(event.digests), event.token_ids) for event in mirror.stored] == [(2, b""), (2, bytes([2] * 16))]
+
+
+# --- over gRPC
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("flags", "ids"), [((), b""), (("--watch-token-ids", "true"), struct.pack("<4I", 5, 6, 7, 8))])
+def test_an_operator_allows_token_ids_by_a_flag(run_manager, flags, ids):
+    with run_manager("--metrics", "", *flags) as manager:
+        stub = manager.stub
+        spec = attach_pb2.PoolSpec(pool="pool", worker_id="w", num_blocks=8, block_size=4, reuse_regime=1)
+        epoch = stub.Attach(iter([attach_pb2.AttachRequest(pool=spec)])).header.epoch
+        watch = stub.Watch(watch_pb2.WatchRequest(pool="pool", include_token_ids=True))
+        assert next(watch).snapshot.last
+        admit = steps_pb2.Admit(seq=1, token_ids=struct.pack("<5I", 5, 6, 7, 8, 9), num_tokens=5)
+        stub.Step(steps_pb2.StepRequest(pool="pool", epoch=epoch, step=1, admits=[admit]))
+        stub.Step(steps_pb2.StepRequest(pool="pool", epoch=epoch, step=2, completed_step=1))
+        assert next(watch).stored.token_ids == ids
+        watch.cancel()
+
+
+@pytest.mark.e2e
+def test_a_manager_called_from_another_thread_is_watched_over_grpc():
+    """As ``octavo serve --in-process``: the engine's thread calls the core, watchers hear of it through the loop's."""
+    with EmbeddedManager(Settings(listen="127.0.0.1:0", metrics="")) as embedded:
+        spec = attach_pb2.PoolSpec(pool="pool", worker_id="w", num_blocks=8, block_size=1, reuse_regime=1)
+        epoch = embedded.manager.attach([attach_pb2.AttachRequest(pool=spec)]).header.epoch
+        with grpc.insecure_channel(embedded.address) as channel:
+            watch = kv_manager_pb2_grpc.KvManagerServiceStub(channel).Watch(watch_pb2.WatchRequest(pool="pool"))
+            assert next(watch).snapshot.last
+            for step in range(1, 20):
+                request = steps_pb2.StepRequest(pool="pool", epoch=epoch, step=step, completed_step=step - 1)
+                request.admits.add(seq=step, token_ids=struct.pack("<2I", step, 0), num_tokens=2)
+                if step > 1:
+                    request.releases.add(seq=step - 1)
+                embedded.manager.step(request)
+                # One by one: each answer is waited for, so the loop sleeps when the next step is served.
+                if step > 1:
+                    assert next(event for event in watch if event.HasField("stored")).header.step == step
+            watch.cancel()
