@@ -111,6 +111,7 @@ class EmbeddedManager:
             first_epoch=time.time_ns() // 1_000_000,
             lease_ms=int(settings.lease_seconds * 1000),
             max_blocks=settings.max_pool_blocks,
+            watch_token_ids=settings.watch_token_ids,
         )
         self.address = ""
         self._loop = asyncio.new_event_loop()
