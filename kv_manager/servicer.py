@@ -16,6 +16,9 @@ from kv_manager.core.slices import Item, Sliced
 from kv_manager.metrics import StepTimes
 from octavo.kv.v1 import attach_pb2, inspect_pb2, kv_manager_pb2, kv_manager_pb2_grpc, lookup_pb2, steps_pb2, watch_pb2
 
+TURNS_BETWEEN_SLICES = 4
+"""Turns of the event loop that a message takes from the socket to its answer: it shall meet one slice on its way."""
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -140,10 +143,10 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
                 item = self._manager.run_slice(work)
             except StopIteration:
                 return
-            if item is None:
-                await asyncio.sleep(0)
-            else:
+            if item is not None:
                 yield item
+            for _ in range(TURNS_BETWEEN_SLICES):
+                await asyncio.sleep(0)
 
 
 def _refuse_what_is_no_message(request: Message) -> None:

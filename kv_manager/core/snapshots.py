@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 SLICE_LOOKS = 8 * SLICE_BLOCKS
 """Digests or blocks merely looked at per slice."""
-PIECE_DIGESTS = 4_096
-PIECE_BLOCKS = 1_024
+PIECE_DIGESTS = 2_048
+PIECE_BLOCKS = 512
 PIECE_TABLE = 16_384
 """What one message of a snapshot holds at most: digests, blocks, entries of one table."""
 

@@ -83,7 +83,7 @@ def test_replicas_of_one_model_tell_the_same_digests():
 
 @pytest.mark.parametrize("fields", [{}, {"window": 8}])
 def test_a_long_prompt_is_looked_up_in_slices(fields):
-    """4,000 blocks that three pools hold: 256 looks per slice, 3 per digest, so 46 stops and then one answer."""
+    """4,000 blocks that three pools hold: 128 looks per slice, 3 per digest, so 93 stops and then one answer."""
     manager, ids = Manager(), [random.Random(7).randrange(2**32) for _ in range(8_000)]
     for name in ("a", "b", "c"):
         fill(manager, name, attach(manager, name, num_blocks=8_100, **fields), [ids])
