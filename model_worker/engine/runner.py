@@ -7,8 +7,8 @@ from torch import Tensor
 
 from kernels import RaggedBatch, copy_blocks
 from model_worker.engine.batch import Batch, Row
-from model_worker.sampling.results import Sampled, StepOutput
-from model_worker.sampling.sampler import sample
+from model_worker.sampling.results import StepOutput
+from model_worker.sampling.sampler import Sampler
 
 
 class PagedModel(Protocol):
@@ -43,6 +43,7 @@ class ModelRunner:
         self._model = model
         self._pool = pool
         self._block_size = block_size
+        self._sampler = Sampler()
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> StepOutput:
@@ -77,16 +78,11 @@ class ModelRunner:
             self._pool,
             torch.tensor(logits_at, dtype=torch.int64, device=device),
         )
-        sampled = [row.sequence for row in batch.rows if row.samples]
-        if not sampled:
+        sequences = [row.sequence for row in batch.rows if row.samples]
+        if not sequences:
             return StepOutput({}, {})
-        tokens = sample(
-            logits,
-            [one.sampling for one in sampled],
-            [len(one.tokens) for one in sampled],
-            [tuple(one.stop.token_ids) if one.generated < one.stop.min_tokens else () for one in sampled],
-        )
-        return StepOutput({one.seq: Sampled(token) for one, token in zip(sampled, tokens, strict=True)}, {})
+        sampled = self._sampler.sample(logits, sequences)
+        return StepOutput({one.seq: outcome for one, outcome in zip(sequences, sampled, strict=True)}, {})
 
     def _slots(self, row: Row) -> list[int]:
         """Where each position's K and V go; below the write floor they go to the null block (design 3.2)."""

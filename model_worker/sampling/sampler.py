@@ -1,86 +1,111 @@
-"""Choosing one token per row of logits.
+"""Choosing one token per row of logits, for a whole batch at once.
 
-The order is that of transformers: temperature, top-k, top-p, min-p, each on what the one before left. The draw inverts
-the cumulative distribution at one uniform number from a counter-based generator (Philox 4x64, Salmon et al., SC 2011)
-keyed by (seed, sample index) and counting positions: it depends on nothing else, so neither the batch nor a preemption
-nor another worker changes it.
+The order is that of transformers:
+
+    logits -> logit bias -> penalties -> bad words -> min tokens -> grammar      on single logits, for greedy rows too
+           -> temperature -> top-k -> top-p -> min-p -> typical-p -> draw        each on what the one before left
+
+The draw inverts the cumulative distribution at one number that depends on (seed, sample index, position) alone. All
+arithmetic is row by row, so that a row gets the same token in any batch.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from kernels import argmax
-from model_worker.sampling.params import SamplingParams
+from model_worker.sampling import filters
+from model_worker.sampling.draw import draw, draw_from_vocabulary
+from model_worker.sampling.logprobs import Logprobs
+from model_worker.sampling.penalties import Penalties
+from model_worker.sampling.philox import uniforms
+from model_worker.sampling.processors import LogitsProcessor, Processors, SampledRow
+from model_worker.sampling.results import Sampled
+from model_worker.sampling.token_rules import BadWords, LogitBias, MinTokens
+
+NOT_A_NUMBER = "the model gave logits that are no finite numbers"
+ALL_BANNED = "logit_bias, bad_words, min_tokens and the grammar together leave no token to choose"
 
 
-def uniform(seed: int, index: int, position: int) -> float:
-    """The number in [0, 1) drawn for ``position`` of sample ``index``; 53 random bits."""
-    # As arrays: numpy makes floats of lists that hold a number beyond 2**63.
-    key = np.array([seed, index], dtype=np.uint64)
-    generator = np.random.Philox(key=key, counter=np.array([position, 0, 0, 0], dtype=np.uint64))
-    return float(int(generator.random_raw()) >> 11) * 2.0**-53
-
-
-def probabilities(logits: Tensor, params: SamplingParams) -> Tensor:
-    """The distribution a token is drawn from.
-
-    Args:
-        logits: ``[vocab]``, any float dtype.
-        params: temperature above zero.
-
-    Returns:
-        ``[vocab]`` float64, sums to 1; zero where a filter dropped the token.
-    """
-    scaled = logits.double() / params.temperature
-    weights = torch.softmax(scaled, dim=-1)
-    if 0 < params.top_k < weights.numel():
-        threshold = torch.topk(weights, params.top_k).values[-1]
-        weights = torch.where(weights >= threshold, weights, 0.0)
-        weights /= weights.sum()
-    if params.top_p < 1.0:
-        ordered, order = torch.sort(weights, descending=True, stable=True)
-        # A token stays while the tokens before it have not reached top_p; so the first one always stays.
-        before = torch.cumsum(ordered, dim=-1) - ordered
-        weights = weights.index_fill(0, order[before >= params.top_p], 0.0)
-        weights /= weights.sum()
-    if params.min_p > 0.0:
-        weights = torch.where(weights >= params.min_p * weights.max(), weights, 0.0)
-        weights /= weights.sum()
-    return weights
-
-
-def draw(logits: Tensor, params: SamplingParams, position: int) -> int:
-    """One token for one row ``[vocab]``; ``position`` is the index the token will have in its sequence."""
-    weights = probabilities(logits, params)
-    cumulative = torch.cumsum(weights, dim=-1)
-    target = uniform(params.seed, params.index, position) * float(cumulative[-1])
-    # right=True skips tokens of weight zero: the first entry strictly above the target has weight.
-    token = int(torch.searchsorted(cumulative, torch.tensor(target, dtype=cumulative.dtype), right=True))
-    return min(token, int(torch.nonzero(weights)[-1]))
-
-
-def sample(
-    logits: Tensor, params: Sequence[SamplingParams], positions: Sequence[int], banned: Sequence[Sequence[int]]
-) -> list[int]:
-    """One token per row.
+class Sampler:
+    """Samples rows; what it remembers of a sequence lies in the sequence.
 
     Args:
-        logits: ``[rows, vocab]`` float32; changed in place where tokens are banned.
-        params: one per row.
-        positions: the index each token will have in its sequence.
-        banned: token ids that may not be chosen, one (possibly empty) sequence per row.
-
-    Returns:
-        Token ids, one per row.
+        more: processors that apply after the built-in ones.
     """
-    for row, tokens in enumerate(banned):
-        if tokens:
-            logits[row, list(tokens)] = -torch.inf
-    chosen_tokens: list[int] = argmax(logits).tolist()
-    for row, chosen in enumerate(params):
-        if not chosen.greedy:
-            chosen_tokens[row] = draw(logits[row], chosen, positions[row])
-    return chosen_tokens
+
+    def __init__(self, more: Sequence[LogitsProcessor[Any]] = ()) -> None:
+        self._processors: Processors[Any] = Processors([LogitBias(), Penalties(), BadWords(), MinTokens(), *more])
+
+    def sample(self, logits: Tensor, rows: Sequence[SampledRow]) -> list[Sampled]:
+        """One outcome per row.
+
+        A row whose logits hold NaN or +inf, or no finite number once the processors are through, has a problem; the
+        others do not notice.
+
+        Args:
+            logits: float32 ``[rows, vocab]``; may be changed in place.
+            rows: the sequence of each; the token chosen is its next.
+        """
+        logits = logits.contiguous()
+        wanting = [place for place, row in enumerate(rows) if row.sampling.top_logprobs is not None]
+        logprobs = None
+        if wanting:
+            tops = [rows[place].sampling.top_logprobs or 0 for place in wanting]
+            logprobs = Logprobs.of(logits if len(wanting) == len(rows) else logits[wanting], tops)
+        self._processors.apply(logits, rows)
+        tokens = argmax(logits)
+        highest = logits.gather(1, tokens.unsqueeze(1))
+        problems = _problems(highest)
+        drawing = [place for place, row in enumerate(rows) if not row.sampling.greedy and place not in problems]
+        if drawing:
+            _draw(tokens, logits, highest, drawing, rows)
+        sampled = [Sampled(token) for token in tokens.tolist()]
+        if logprobs is not None:
+            for place, entry in zip(wanting, logprobs.at(tokens[wanting]), strict=True):
+                sampled[place] = Sampled(entry.token, entry)
+        for place, problem in problems.items():
+            sampled[place] = Sampled(0, problem=problem)
+        return sampled
+
+
+def _problems(highest: Tensor) -> dict[int, str]:
+    """Rows whose largest logit, NaN counting as the largest, is not finite."""
+    if bool(torch.isfinite(highest).all()):
+        return {}
+    return {
+        place: ALL_BANNED if value == -torch.inf else NOT_A_NUMBER
+        for place, value in enumerate(highest.squeeze(1).tolist())
+        if not -torch.inf < value < torch.inf
+    }
+
+
+def _draw(tokens: Tensor, logits: Tensor, highest: Tensor, places: list[int], rows: Sequence[SampledRow]) -> None:
+    """Set ``tokens`` at the places where one is drawn; what is left of ``logits`` is of no use."""
+    params = {place: rows[place].sampling for place in places}
+    numbers = torch.from_numpy(
+        uniforms(
+            [one.seed for one in params.values()],
+            [one.index for one in params.values()],
+            [len(rows[place].tokens) for place in places],
+        )
+    ).to(logits.device)
+    of_place = dict(zip(places, range(len(places)), strict=True))
+    filtered = [place for place in places if params[place].filtered]
+    free = [place for place in places if not params[place].filtered]
+    if filtered:
+        columns = filters.Columns.of([params[place] for place in filtered], highest[filtered], logits.shape[-1])
+        kept = filters.keep(_rows(logits, filtered), columns)
+        drawn = draw(kept.weights, numbers[[of_place[place] for place in filtered]])
+        tokens[filtered] = kept.ids.gather(1, drawn.unsqueeze(1)).squeeze(1)
+    if free:
+        temperatures = torch.tensor([[params[place].temperature] for place in free], device=logits.device)
+        # The largest is subtracted first: a small temperature overflows downwards only.
+        weights = _rows(logits, free).sub_(highest[free]).div_(temperatures).exp_()
+        tokens[free] = draw_from_vocabulary(weights, numbers[[of_place[place] for place in free]])
+
+
+def _rows(logits: Tensor, places: list[int]) -> Tensor:
+    return logits if len(places) == len(logits) else logits[places]
