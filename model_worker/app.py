@@ -118,7 +118,8 @@ async def _start(
     loaded, pool = await _in_thread(lambda: _load(settings, plan))
     swaps = await _in_thread(lambda: _host_tier(plan, pool))
     worker.model = _describe(settings, plan, loaded, worker.worker_id)
-    limits = ModelLimits(plan.config.vocab_size, plan.max_context, frozenset(plan.config.eos_token_ids))
+    eos = frozenset(plan.config.eos_token_ids)
+    limits = ModelLimits(plan.config.vocab_size, plan.max_context, eos, settings.max_sequences)
     worker.reader = RequestReader(limits)
     worker.state = f"attaching pool {settings.pool!r} to the KV manager at {settings.manager}"
     worker.engine = Engine(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from model_worker.engine.sequence import Sequence
+from model_worker.samples import read_counts, with_samples
 from model_worker.sampling.params import SamplingParams, StopConditions
 from octavo.worker.v1 import worker_pb2
 from service.errors import ServiceError
@@ -15,7 +16,7 @@ from service.errors import ServiceError
 MAX_ID_BYTES = 128
 
 # Fields of the contract that this version does not serve yet, by message.
-UNSUPPORTED_REQUEST = ("best_of", "beam_search", "logprobs", "prompt_logprobs")
+UNSUPPORTED_REQUEST = ("logprobs", "prompt_logprobs")
 UNSUPPORTED_SAMPLING = ("typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "grammar")
 
 
@@ -27,11 +28,13 @@ class ModelLimits:
         vocab_size: bounds token ids.
         max_context: most tokens of prompt and output together; the pool's capacity bounds it too.
         eos_token_ids: end a sample unless it ignores them.
+        max_samples: the most samples or beams of one request.
     """
 
     vocab_size: int
     max_context: int
     eos_token_ids: frozenset[int]
+    max_samples: int = 1
 
 
 @dataclass(slots=True)
@@ -42,7 +45,7 @@ class RequestReader:
     _arrivals: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def read(self, request: worker_pb2.GenerateRequest) -> Sequence:
-        """The sequence a request asks for.
+        """The sequence a request asks for, or the first one of the group.
 
         Raises:
             ServiceError: INVALID_ARGUMENT naming every bad field.
@@ -53,21 +56,23 @@ class RequestReader:
         for name in ("request_id", "tenant", "salt", "adapter"):
             if len(getattr(request, name).encode()) > MAX_ID_BYTES:
                 problems[name] = f"longer than {MAX_ID_BYTES} bytes"
-        resumed = self._resumed_tokens(request, problems)
+        limits = self.limits
+        room = limits.max_context - len(request.token_ids)
+        counts = read_counts(request, limits.max_samples, room, limits.vocab_size, problems)
         sampling = self._sampling(request, problems)
         stop = self._stop(request, problems)
         max_tokens = request.stop.max_tokens if request.stop.HasField("max_tokens") else self.limits.max_context
         if max_tokens < 1:
             problems["stop.max_tokens"] = "0, must be at least 1"
-        elif len(resumed) >= max_tokens:
-            problems["resume.samples"] = f"{len(resumed)} tokens so far, but max_tokens is {max_tokens}"
+        elif (longest := max(map(len, counts.begun.values()), default=0)) >= max_tokens:
+            problems["resume.samples"] = f"{longest} tokens so far, but max_tokens is {max_tokens}"
         if problems:
             message = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
             raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason="INVALID_REQUEST", fields=problems)
         prompt = list(request.token_ids)
-        return Sequence(
+        first = Sequence(
             request_id=request.request_id or secrets.token_hex(8),
-            tokens=prompt + resumed,
+            tokens=prompt,
             prompt_length=len(prompt),
             limit=min(len(prompt) + max_tokens, self.limits.max_context),
             sampling=sampling,
@@ -78,6 +83,7 @@ class RequestReader:
             salt=request.salt,
             adapter=request.adapter,
         )
+        return with_samples(first, counts, request)
 
     def _check_prompt(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> None:
         count = len(request.token_ids)
@@ -100,21 +106,8 @@ class RequestReader:
         for name in ("logit_bias", "bad_words"):
             if getattr(request.sampling, name):
                 problems[f"sampling.{name}"] = "not supported by this version"
-        if request.HasField("n") and request.n != 1:
-            problems["n"] = f"{request.n}, this version generates 1 sample per request"
         if request.adapter:
             problems["adapter"] = "this model has no adapters"
-
-    def _resumed_tokens(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> list[int]:
-        samples = request.resume.samples
-        if any(sample.index != 0 for sample in samples) or len(samples) > 1:
-            problems["resume.samples"] = "this version resumes sample 0 alone"
-        tokens = list(samples[0].token_ids) if samples else []
-        if tokens and max(tokens) >= self.limits.vocab_size:
-            problems["resume.samples"] = f"{max(tokens)} is outside the vocabulary of {self.limits.vocab_size}"
-        elif len(request.token_ids) + len(tokens) >= self.limits.max_context:
-            problems.setdefault("resume.samples", f"no room left in the context of {self.limits.max_context} tokens")
-        return tokens
 
     def _sampling(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> SamplingParams:
         wanted = request.sampling

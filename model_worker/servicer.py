@@ -91,25 +91,33 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _responses(self, stream: Stream) -> AsyncGenerator[worker_pb2.GenerateResponse, None]:
         sequence = stream.sequence
-        first = True
-        while True:
-            taken = await stream.get()
-            last = taken[-1]
-            response = worker_pb2.GenerateResponse(
-                header=self._header(sequence.request_id, last.step),
-                token_ids=[token for progress in taken for token in progress.tokens],
-            )
-            if first:
-                first = False
-                response.started.seed = sequence.sampling.seed
-                response.started.prompt_tokens = sequence.prompt_length
-                response.started.cached_tokens = sequence.timeline.cached_tokens
-            if last.ended is None:
+        started: worker_pb2.Started | None = worker_pb2.Started(
+            seed=sequence.sampling.seed, prompt_tokens=sequence.prompt_length
+        )
+        unfinished = stream.samples
+        while unfinished:
+            by_sample: dict[int, list[Progress]] = {}
+            for progress in await stream.get():
+                by_sample.setdefault(progress.sequence.sampling.index, []).append(progress)
+            for index, brought in by_sample.items():
+                response = self._response(sequence.request_id, index, brought)
+                if started is not None:
+                    started.cached_tokens = brought[-1].sequence.timeline.cached_tokens
+                    response.started.CopyFrom(started)
+                    started = None
+                unfinished -= response.HasField("finished")
                 yield response
-                continue
-            response.finished.CopyFrom(finished(last))
-            yield response
-            return
+
+    def _response(self, request_id: str, index: int, brought: list[Progress]) -> worker_pb2.GenerateResponse:
+        """What several steps brought for one sample."""
+        response = worker_pb2.GenerateResponse(
+            header=self._header(request_id, brought[-1].step),
+            index=index,
+            token_ids=[token for progress in brought for token in progress.tokens],
+        )
+        if brought[-1].ended is not None:
+            response.finished.CopyFrom(finished(brought[-1]))
+        return response
 
     async def Abort(self, request: worker_pb2.AbortRequest, context: Any) -> worker_pb2.AbortResponse:
         stream = self._worker.streams.find(request.request_id)

@@ -17,12 +17,23 @@ class Stream:
     """
 
     sequence: Sequence
+    """The request's handle: its only sample, or the first one."""
     _pending: list[Progress] = field(default_factory=list)
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, progress: Progress) -> None:
         self._pending.append(progress)
         self._arrived.set()
+
+    @property
+    def samples(self) -> int:
+        """How many samples its caller gets."""
+        return 1 if self.sequence.group is None else self.sequence.group.returned
+
+    def takes(self, progress: Progress) -> bool:
+        """Whether it is of this request, which an earlier one of the same id is not."""
+        sequence, group = progress.sequence, self.sequence.group
+        return sequence is self.sequence or (group is not None and sequence.group is group)
 
     async def get(self) -> list[Progress]:
         """Everything since the last read, at least one entry."""
@@ -62,5 +73,5 @@ class StreamTable:
     def _deliver(self, progress: Iterable[Progress]) -> None:
         for one in progress:
             stream = self._by_id.get(one.sequence.request_id)
-            if stream is not None and stream.sequence is one.sequence:
+            if stream is not None and stream.takes(one):
                 stream.put(one)

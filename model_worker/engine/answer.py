@@ -113,7 +113,7 @@ def _apply_grant(scheduler: "Scheduler", grant: steps_pb2.Grant, ends: dict[int,
     resumed = sequence is not None and sequence.parked
     if sequence is None:
         sequence = _table_owner(scheduler, grant.seq)
-        sequence.forked = False
+        sequence.forked, sequence.cut_from = False, None
     elif resumed:
         _resume(scheduler, sequence)
     else:

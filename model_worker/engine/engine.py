@@ -294,8 +294,9 @@ class Engine:
                     self._stopping = True
                 elif isinstance(item, Sequence):
                     self._scheduler.add(item)
-                elif self._scheduler.abort(item.sequence):
-                    ended.append(Progress(item.sequence, (), Ended(item.sequence), self._scheduler.step))
+                else:
+                    aborted = self._scheduler.abort(item.sequence)
+                    ended += [Progress(one.sequence, (), one, self._scheduler.step) for one in aborted]
                 item = self._inbox.get_nowait()
         except queue.Empty:
             pass

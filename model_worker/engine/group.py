@@ -9,9 +9,14 @@ group that gave way and comes back are one and the same case:
     followers    | forked at    | their own: the first write copies the block that is shared
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from model_worker.engine.sequence import Phase, Sequence
+
+if TYPE_CHECKING:
+    from model_worker.engine.beams import BeamSearch
+    from model_worker.engine.progress import Progress
 
 
 @dataclass(slots=True, eq=False)
@@ -19,12 +24,20 @@ class Group:
     """The samples of one request.
 
     Attributes:
-        members: by index; the first is the request's handle.
+        members: by index; the first is the request's handle. Those of a beam search come and go.
+        returned: how many of them its caller gets; the best ones when there are more.
+        search: the beam search that they are the beams of, None for independent samples.
         id: the group's name at the manager, which is the id of the first member that it admitted; 0 before.
+        tells_logprobs: its caller asked for log-probabilities; to choose the best, they are computed all the same.
+        held: what the members brought while it is not known which are returned.
     """
 
     members: list[Sequence]
+    returned: int
+    search: "BeamSearch | None" = None
     id: int = 0
+    tells_logprobs: bool = False
+    held: "list[Progress]" = field(default_factory=list)
 
     @property
     def live(self) -> list[Sequence]:
@@ -35,6 +48,17 @@ class Group:
     def followers(self) -> list[Sequence]:
         """The members without a place of their own in the queue or on the device."""
         return [one for one in self.members if one.phase is Phase.FOLLOWING]
+
+    @property
+    def places(self) -> int:
+        """How many tables it may hold."""
+        live = len(self.live)
+        return live if self.search is None or not live else max(live, self.search.width)
+
+    @property
+    def chosen_at_end(self) -> bool:
+        """Which members are returned is known only when all have ended."""
+        return self.search is not None or self.returned < len(self.members)
 
     @property
     def shared_tokens(self) -> int:
@@ -52,3 +76,8 @@ class Group:
 def members_of(sequence: Sequence) -> list[Sequence]:
     """The live sequences that wait, run and give way with a sequence, itself included."""
     return sequence.group.live if sequence.group is not None else [sequence]
+
+
+def places_of(sequence: Sequence) -> int:
+    """How many tables a request may hold."""
+    return sequence.group.places if sequence.group is not None else 1

@@ -53,21 +53,36 @@ def _commit(scheduler: "Scheduler", request: steps_pb2.StepRequest) -> None:
 
 
 def _fork(scheduler: "Scheduler", request: steps_pb2.StepRequest) -> None:
-    """Fork followers from a member of their group that has computed what they share (design 3.9)."""
-    for lead in list(scheduler.running.values()):
-        group = lead.group
-        if group is None or lead.phase is not Phase.RUNNING or not (followers := group.followers):
-            continue
-        shared = group.shared_tokens
-        if lead.computed < shared:
-            continue
-        fork = request.forks.add(parent=lead.seq, num_tokens=shared)
-        for child in followers:
-            fork_child(scheduler, lead, child, shared)
-            fork.children.append(child.seq)
+    """Fork followers from members of their group that have computed what they share (design 3.9)."""
+    groups = {id(one.group): one.group for one in scheduler.running.values() if one.group is not None}
+    for group in groups.values():
+        for child in group.followers:
+            if (place := _fork_point(group, child)) is None:
+                continue
+            parent, num_tokens = place
+            _fork_child(scheduler, parent, child, num_tokens)
+            last = request.forks[-1] if request.forks else None
+            if last is None or (last.parent, last.num_tokens) != (parent.seq, num_tokens):
+                last = request.forks.add(parent=parent.seq, num_tokens=num_tokens)
+            last.children.append(child.seq)
 
 
-def fork_child(scheduler: "Scheduler", parent: Sequence, child: Sequence, num_tokens: int) -> None:
+def _fork_point(group: Group, child: Sequence) -> tuple[Sequence, int] | None:
+    """From whom and at which length a follower can be forked now: its beam if that is here, else where all part."""
+    if child.parked:
+        return None
+    if child.cut_from is not None:
+        parent, num_tokens = child.cut_from
+        if parent.phase is Phase.RUNNING and parent.computed >= num_tokens:
+            return parent, num_tokens
+        if parent.parked:
+            return None
+    shared = group.shared_tokens
+    lead = next((one for one in group.members if one.phase is Phase.RUNNING and one.computed >= shared), None)
+    return None if lead is None else (lead, shared)
+
+
+def _fork_child(scheduler: "Scheduler", parent: Sequence, child: Sequence, num_tokens: int) -> None:
     """Book a child that shares its parent's first ``num_tokens`` tokens; the parent has computed them."""
     if child.seq == 0:
         scheduler.last_seq += 1
@@ -106,7 +121,7 @@ def _advance(scheduler: "Scheduler", request: steps_pb2.StepRequest, budget: int
     between two of its tokens is bounded by the time of one full step.
     """
     active = sorted(scheduler.running.values(), key=lambda one: one.rank)
-    active = [one for one in active if one.phase is Phase.RUNNING and not one.exhausted]
+    active = [one for one in active if one.phase is Phase.RUNNING and not one.exhausted and not _sits_out(one)]
     # One position to compute is a decode, or the last token of a prompt: either way it yields a token.
     for sequence in [one for one in active if len(one.tokens) - one.computed <= 1]:
         if budget == 0:
@@ -124,6 +139,12 @@ def _advance(scheduler: "Scheduler", request: steps_pb2.StepRequest, budget: int
         scheduler.planned[sequence.seq] = end
         _grow(request, sequence, end)
     return budget
+
+
+def _sits_out(sequence: Sequence) -> bool:
+    """A beam's next token is chosen when the step of every beam has ended: it has nothing to compute before."""
+    search = sequence.group.search if sequence.group is not None else None
+    return search is not None and sequence.computed >= len(sequence.tokens)
 
 
 def _grow(request: steps_pb2.StepRequest, sequence: Sequence, end: int) -> None:

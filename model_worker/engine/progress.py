@@ -1,11 +1,13 @@
 """What a step brought its callers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from model_worker.engine.batch import Batch, Ended
+from model_worker.engine.group import Group
+from model_worker.engine.outcomes import advance_beams, best_samples
 from model_worker.engine.scheduler import Scheduler
 from model_worker.engine.sequence import EndReason, Phase, Sequence
-from model_worker.sampling.results import StepOutput, TokenLogprobs
+from model_worker.sampling.results import Sampled, StepOutput, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +31,58 @@ class Progress:
 def book_output(scheduler: Scheduler, batch: Batch, output: StepOutput, completed_step: int) -> list[Progress]:
     """Book what a step sampled; what its callers are to hear of it."""
     progress = [Progress(one.sequence, (), one, batch.step) for one in _end_unsampled(scheduler, batch, output)]
-    tokens = {seq: one.token for seq, one in output.sampled.items() if not one.problem}
+    sound = {seq: one for seq, one in output.sampled.items() if not one.problem}
+    searching = _take_candidates(batch, sound)
+    tokens = {seq: one.token for seq, one in sound.items()}
     ended_by = {one.sequence.seq: one for one in scheduler.finish(batch, tokens, completed_step)}
     for row in batch.rows:
         sequence = row.sequence
         sequence.prompt_logprobs += output.prompt_logprobs.get(sequence.seq, ())
         end = ended_by.get(sequence.seq)
-        if sequence.seq in tokens and (end is not None or sequence.phase is not Phase.ENDED):
-            logprobs = output.sampled[sequence.seq].logprobs
-            token = (tokens[sequence.seq],)
-            progress.append(Progress(sequence, token, end, batch.step, () if logprobs is None else (logprobs,)))
+        if sequence.seq in sound and (end is not None or sequence.phase is not Phase.ENDED):
+            sampled = sound[sequence.seq]
+            logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
+            sequence.cumulative_logprob += sum(one.logprob for one in logprobs)
+            told = Progress(sequence, (sampled.token,), end, batch.step, logprobs)
+            progress += [told] if sequence.group is None else _of_member(sequence.group, told)
+    for group in searching:
+        progress += [_whole(text, batch.step) for text in advance_beams(scheduler, group)]
     return progress
+
+
+def _take_candidates(batch: Batch, sound: dict[int, Sampled]) -> list[Group]:
+    """Take the beams' candidates out of what was sampled. Returns the groups that they belong to."""
+    groups: dict[int, Group] = {}
+    for row in batch.rows:
+        group = row.sequence.group
+        if group is None or group.search is None or (sampled := sound.pop(row.sequence.seq, None)) is None:
+            continue
+        if sampled.logprobs is not None and row.sequence.phase is not Phase.ENDED:
+            group.search.waiting[row.sequence] = sampled.logprobs.top
+            groups[id(group)] = group
+    return list(groups.values())
+
+
+def _of_member(group: Group, told: Progress) -> list[Progress]:
+    """What a group's caller hears: each sample as it comes, or the best ones when all have ended."""
+    if not group.chosen_at_end:
+        return [told]
+    group.held.append(told)
+    if group.live:
+        return []
+    samples = []
+    for index, sample in enumerate(best_samples(group)):
+        logprobs = tuple(one for held in group.held if held.sequence is sample for one in held.logprobs)
+        returned = replace(sample, sampling=replace(sample.sampling, index=index))
+        samples.append(_whole(returned, told.step, logprobs if group.tells_logprobs else ()))
+    group.held.clear()
+    return samples
+
+
+def _whole(sample: Sequence, step: int, logprobs: tuple[TokenLogprobs, ...] = ()) -> Progress:
+    """A sample that is told all at once."""
+    tokens = tuple(sample.tokens[sample.prompt_length :])
+    return Progress(sample, tokens, Ended(sample), step, logprobs)
 
 
 def _end_unsampled(scheduler: Scheduler, batch: Batch, output: StepOutput) -> list[Ended]:

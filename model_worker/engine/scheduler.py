@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from model_worker.engine.answer import book
 from model_worker.engine.batch import Batch, Ended, Limits
-from model_worker.engine.group import Group, members_of
+from model_worker.engine.group import Group, members_of, places_of
+from model_worker.engine.outcomes import aborted
 from model_worker.engine.planning import build
 from model_worker.engine.queue import WaitingQueue
 from model_worker.engine.sequence import EndReason, Phase, Sequence
@@ -97,15 +98,15 @@ class Scheduler:
             lead.phase = Phase.WAITING
             self.queue.add(lead)
 
-    def abort(self, sequence: Sequence) -> bool:
-        """End a request for its caller. Its blocks go with the next request. False if it had ended.
+    def abort(self, sequence: Sequence) -> list[Ended]:
+        """End a request for its caller. Its blocks go with the next request. Nothing if it had ended.
 
         Called between ``launch`` and ``plan`` only, so that nobody is asking.
         """
         members = members_of(sequence)
         live = [one for one in members if one.phase is not Phase.ENDED]
         if not live:
-            return False
+            return []
         if any(one.generated > 0 for one in live):
             self.statistics.aborted_in_decode += 1
         elif any(one.phase is Phase.RUNNING for one in live):
@@ -115,7 +116,7 @@ class Scheduler:
         self.statistics.aborted_requests += 1
         for member in live:
             self.end(member, EndReason.ABORTED)
-        return True
+        return [Ended(sequence)] if sequence.group is None else aborted(sequence.group)
 
     # --- the manager comes and goes --------------------------------------------------------------------------------
 
@@ -191,14 +192,14 @@ class Scheduler:
         if not self.queue:
             return False
         head = self.queue.head
-        return self._tables() + len(members_of(head)) <= self.limits.max_sequences and self.has_room(head)
+        return self._tables() + places_of(head) <= self.limits.max_sequences and self.has_room(head)
 
     def _tables(self) -> int:
         """Sequences that hold a table, or will without another look at the queue."""
         held = [*self.running.values(), *self.asking.values()]
+        alone = sum(one.group is None and one.phase is not Phase.ENDED for one in held)
         groups = {id(one.group): one.group for one in held if one.group is not None}
-        followers = sum(len(group.followers) for group in groups.values())
-        return sum(one.phase is not Phase.ENDED for one in held) + followers
+        return alone + sum(group.places for group in groups.values())
 
     def has_room(self, sequence: Sequence) -> bool:
         """Whether the pool may take a sequence, as far as the worker can know."""

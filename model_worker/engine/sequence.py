@@ -82,12 +82,14 @@ class Sequence:
         forked: it shares the block it writes next since a fork, so it advances before it writes (rule 8).
         fork_tokens: the largest length at which it was forked, as parent or child.
         group: the samples it runs and gives way with, None when it is alone.
+        cut_from: the beam that it is to be forked from, and at which length; None to be forked where all members part.
         level: its priority as it ages in the queue.
         told_priority: its priority at the manager, that of its last admit.
         queued_at: when it entered the queue, None outside; ``queued_seconds`` is what it spent there before.
         again: preempted or lost with its manager; it is admitted with all its tokens, ahead of new ones.
         refused: this manager had no room for it when it last asked.
         needed: free blocks to wait for before asking again.
+        cumulative_logprob: of the generated tokens, as far as their log-probabilities were asked for.
         prompt_logprobs: entry i is of prompt token i + 1, as far as they were asked for and computed.
         sampler_state: what the sampler keeps of the tokens so far; made anew from them when it is None.
     """
@@ -114,6 +116,7 @@ class Sequence:
     forked: bool = False
     fork_tokens: int = 0
     group: "Group | None" = None
+    cut_from: "tuple[Sequence, int] | None" = None
     level: int = 0
     told_priority: int = 0
     queued_at: float | None = None
@@ -123,6 +126,7 @@ class Sequence:
     needed: int = 0
     delayed: bool = False
     timeline: Timeline = field(default_factory=Timeline)
+    cumulative_logprob: float = 0.0
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     sampler_state: RowState | None = None
 

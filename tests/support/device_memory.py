@@ -1,9 +1,12 @@
 """A device that knows what it holds: every slot remembers the whole prefix whose KV it is, so a wrong read is seen."""
 
 import hashlib
+import math
 from collections.abc import Iterable
 
 from model_worker.engine.batch import Batch
+from model_worker.engine.sequence import Sequence
+from model_worker.sampling.results import Sampled, StepOutput, TokenLogprobs
 
 VOCABULARY = 50
 
@@ -22,6 +25,16 @@ def lone_run(prompt: list[int], limit: int, stops: Iterable[int] = (), index: in
         if tokens[-1] in stops:
             break
     return tokens
+
+
+def most_likely(tokens: list[int], count: int) -> list[tuple[int, float]]:
+    """The language model as a distribution: the ``count`` most likely tokens with their log-probabilities."""
+    weights = list(hashlib.sha512(repr(tokens).encode()).digest()[:VOCABULARY])
+    total = sum(weight + 1 for weight in weights)
+    ranked = sorted(
+        ((token, math.log((weight + 1) / total)) for token, weight in enumerate(weights)), key=lambda x: -x[1]
+    )
+    return ranked[:count]
 
 
 class DeviceMemory:
@@ -48,7 +61,7 @@ class DeviceMemory:
             self.host[host] = self._block(block)
         self.pending.clear()
 
-    def run(self, batch: Batch) -> dict[int, int]:
+    def run(self, batch: Batch) -> StepOutput:
         size = self.block_size
         self._swap(batch)
         before = list(self.slots)
@@ -61,15 +74,15 @@ class DeviceMemory:
                 assert block != 0, "a write to the null block of a position that is kept"
                 assert block not in unread, "a write to a block that a swap-out still reads"
                 self.slots[block * size + position % size] = tuple(row.sequence.tokens[: position + 1])
-        tokens = {}
+        sampled = {}
         for row in batch.rows:
             for position in range(row.end):
                 slot = row.sequence.table[position // size] * size + position % size
                 expected = tuple(row.sequence.tokens[: position + 1])
                 assert self.slots[slot] == expected, f"sequence {row.sequence.seq} reads a wrong slot at {position}"
             if row.samples:
-                tokens[row.sequence.seq] = next_token(row.sequence.tokens, row.sequence.sampling.index)
-        return tokens
+                sampled[row.sequence.seq] = _sample(row.sequence)
+        return StepOutput(sampled, {})
 
     def _swap(self, batch: Batch) -> None:
         self.pending += [(batch.step, block, host) for block, host in batch.swaps_out]
@@ -81,3 +94,11 @@ class DeviceMemory:
 
     def _block(self, block: int) -> list[tuple[int, ...] | None]:
         return self.slots[block * self.block_size : (block + 1) * self.block_size]
+
+
+def _sample(sequence: Sequence) -> Sampled:
+    token, wanted = next_token(sequence.tokens, sequence.sampling.index), sequence.sampling.top_logprobs
+    if wanted is None:
+        return Sampled(token)
+    ranked = most_likely(sequence.tokens, VOCABULARY)
+    return Sampled(token, TokenLogprobs(token, dict(ranked)[token], tuple(ranked[:wanted])))

@@ -2,16 +2,19 @@
 
 import itertools
 
-from device_memory import DeviceMemory, lone_run
+from device_memory import DeviceMemory, lone_run, most_likely
 from in_process_manager import InProcessManager
 
 from model_worker.engine.batch import Batch, Limits
+from model_worker.engine.beams import BeamSearch
 from model_worker.engine.group import Group
+from model_worker.engine.progress import Progress, book_output
 from model_worker.engine.recovery import in_hand, snapshot
 from model_worker.engine.scheduler import Scheduler
 from model_worker.engine.sequence import Sequence
 from model_worker.engine.statistics import Statistics
 from model_worker.sampling.params import SamplingParams, StopConditions
+from model_worker.sampling.results import StepOutput
 from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, steps_pb2
 
 ARRIVALS = itertools.count(1)
@@ -24,7 +27,7 @@ def make_sequence(
     arrival = next(ARRIVALS)
     members = [_sample(prompt, max_tokens, stops, priority, arrival, index) for index in range(samples)]
     if samples > 1:
-        group = Group(members)
+        group = Group(members, returned=samples)
         for member in members:
             member.group = group
     return members[0]
@@ -43,6 +46,27 @@ def _sample(
         arrival=arrival,
         priority=priority,
     )
+
+
+def make_beams(prompt: list[int], max_tokens: int, width: int, stops: frozenset[int], early: bool = False) -> Sequence:
+    """A beam search, all of whose texts are returned."""
+    first = make_sequence(prompt, max_tokens, stops)
+    search = BeamSearch(width, 1.0, early, first.stop, max_tokens)
+    first.sampling = SamplingParams(temperature=0, top_logprobs=search.candidates_per_beam)
+    first.group = Group([first], width, search)
+    return first
+
+
+def lone_beams(
+    prompt: list[int], max_tokens: int, width: int, stops: frozenset[int], early: bool = False
+) -> list[list[int]]:
+    """The same search without a scheduler: its texts, best first."""
+    search = BeamSearch(width, 1.0, early, StopConditions(stops), max_tokens)
+    beams: list[list[int]] = [[]]
+    while beams:
+        going_on = search.step([(one, most_likely([*prompt, *one], search.candidates_per_beam)) for one in beams])
+        beams = [[*beams[one.parent], one.token] for one in going_on]
+    return [list(text.tokens) for text in search.finished]
 
 
 class Loop:
@@ -64,6 +88,7 @@ class Loop:
         self.requests: list[steps_pb2.StepRequest] = []
         self.answers: list[steps_pb2.StepResponse] = []
         self.batches: list[Batch] = []
+        self.progress: list[Progress] = []
         self.attach()
 
     def attach(self) -> None:
@@ -93,13 +118,13 @@ class Loop:
         if not answered:
             self.client.send(self.scheduler.plan())
         if self.launched is not None:
-            self.scheduler.finish(self.launched, self.memory.run(self.launched))
+            self._finish(self.launched, self.memory.run(self.launched))
             self.launched = None
         self.memory.flush()
         self.scheduler.void_plan()
         for _ in range(steps_in_hand):
             batch = in_hand(self.scheduler)
-            self.scheduler.finish(batch, self.memory.run(batch))
+            self._finish(batch, self.memory.run(batch))
         self.client.restart()
         self.attach()
 
@@ -114,12 +139,12 @@ class Loop:
         self.batches.append(batch)
         self.launched = None if batch.empty else batch
         if self.launched is None:
-            self._finish(batch, {})
+            self._finish(batch, StepOutput({}, {}))
 
-    def _finish(self, batch: Batch, tokens: dict[int, int]) -> None:
+    def _finish(self, batch: Batch, output: StepOutput) -> None:
         if batch.step % self.flush_every == 0:  # swaps out on a stream of their own end some steps later
             self.memory.flush()
-        self.scheduler.finish(batch, tokens, self.memory.completed(batch.step))
+        self.progress += book_output(self.scheduler, batch, output, self.memory.completed(batch.step))
 
     def drain(self, turns: int = 2_000) -> None:
         for _ in range(turns):

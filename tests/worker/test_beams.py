@@ -1,0 +1,128 @@
+"""Beam search: the choices alone against every text there is, and on the scheduler against the choices alone."""
+
+import itertools
+import random
+
+import pytest
+from device_memory import VOCABULARY, most_likely
+from scheduler_loop import Loop, limits, lone_beams, make_beams, make_sequence
+
+from model_worker.engine.beams import BeamSearch, Candidates
+from model_worker.engine.sequence import EndReason, Sequence
+from model_worker.sampling.params import StopConditions
+
+STOPS = frozenset({3, 4})
+
+
+def texts(loop: Loop, request: Sequence) -> list[list[int]]:
+    """What the caller of a beam search was told, by rank."""
+    told = {
+        one.sequence.sampling.index: list(one.tokens) for one in loop.progress if one.sequence.group is request.group
+    }
+    return [told[rank] for rank in sorted(told)]
+
+
+@pytest.mark.unit
+def test_a_search_as_wide_as_the_tree_finds_the_best_text_of_all() -> None:
+    """B38: early choices must not stick. 3 tokens, 5 steps: 243 texts, and the ranking turns around at step 3."""
+    vocabulary, length = 3, 5
+
+    def logprobs(text: tuple[int, ...]) -> Candidates:
+        best = 0 if len(text) < 3 else 2
+        # What was best until the turn leads to what is worst after it.
+        cost = [
+            1.0 + abs(token - best) + (2.0 * text.count(0) if len(text) >= 3 else 0.0) for token in range(vocabulary)
+        ]
+        return sorted(((token, -one) for token, one in enumerate(cost)), key=lambda pair: -pair[1])
+
+    def total(text: tuple[int, ...]) -> float:
+        return sum(dict(logprobs(text[:at]))[text[at]] for at in range(length))
+
+    best = sorted(itertools.product(range(vocabulary), repeat=length), key=lambda text: -total(text))
+    search = BeamSearch(vocabulary**length, 1.0, False, StopConditions(), max_tokens=length)
+    beams: list[tuple[int, ...]] = [()]
+    while beams:
+        going_on = search.step([(one, logprobs(one)) for one in beams])
+        beams = [(*beams[one.parent], one.token) for one in going_on]
+    assert [text.logprob for text in search.finished] == pytest.approx([total(text) for text in best])
+    # The greedy text, a search of width 1, is another one: there the early choice does stick.
+    greedy = BeamSearch(1, 1.0, False, StopConditions(), max_tokens=length)
+    beams = [()]
+    while beams:
+        beams = [(*beams[0], one.token) for one in greedy.step([(beams[0], logprobs(beams[0]))])]
+    assert greedy.finished[0].logprob < search.finished[0].logprob - 1
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("early", [False, True])
+def test_beams_on_the_scheduler_choose_as_alone_and_leave_the_pool_whole(early: bool) -> None:
+    loop = Loop(limits(num_blocks=40, max_sequences=9))
+    prompts = [[1, 2, 3, 4, 5], [1, 2, 3, 9]]  # two clients at once, with a common start, and one who samples
+    requests = [make_beams(prompt, 12, 4, STOPS, early) for prompt in prompts]
+    other = make_sequence([7, 8], max_tokens=20)
+    for request in [*requests, other]:
+        loop.scheduler.add(request)
+    loop.drain()
+    for prompt, request in zip(prompts, requests, strict=True):
+        assert texts(loop, request) == lone_beams(prompt, 12, 4, STOPS, early)
+    assert loop.scheduler.statistics.forks >= 3 * 2
+    loop.assert_whole()
+
+
+@pytest.mark.unit
+def test_nothing_stops_before_min_tokens() -> None:
+    search = BeamSearch(2, 1.0, True, StopConditions(STOPS, min_tokens=4), max_tokens=8)
+    beams: list[list[int]] = [[]]
+    while beams:
+        going_on = search.step([(one, most_likely(one, VOCABULARY)) for one in beams])
+        beams = [[*beams[one.parent], one.token] for one in going_on]
+    assert all(len(text.tokens) > 4 or not text.stopped for text in search.finished)
+    assert not any(token in STOPS for text in search.finished for token in text.tokens[:4])
+
+
+@pytest.mark.unit
+def test_an_aborted_search_ends_all_its_texts() -> None:
+    loop = Loop(limits(num_blocks=40))
+    request = make_beams([1, 2, 3, 4, 5], 50, 3, frozenset())
+    loop.scheduler.add(request)
+    for _ in range(9):
+        loop.turn()
+    ended = loop.scheduler.abort(request)
+    assert [one.sequence.sampling.index for one in ended] == [0, 1, 2]
+    assert {one.sequence.end_reason for one in ended} == {EndReason.ABORTED}
+    assert loop.scheduler.abort(request) == []
+    loop.drain()
+    loop.assert_whole()
+
+
+@pytest.mark.property
+@pytest.mark.parametrize("host_blocks", [0, 30])
+def test_beams_give_way_and_come_back_as_if_nothing_had_happened(host_blocks: int) -> None:
+    preempted = rejected = 0
+    for number in range(25):
+        dice = random.Random(f"beams {host_blocks} {number}")
+        size = dice.choice([1, 2, 3])
+        # Five searches of 2 or 3 beams, up to 8 + 12 tokens each: 5 x 20 slots and what their beams do not share; 36.
+        chosen = limits(num_blocks=36 // size, block_size=size, max_sequences=12, max_chunk=dice.randrange(2, 9))
+        loop = Loop(chosen, reserve=False, host_blocks=host_blocks, late_swaps=dice.random() < 0.5)
+        asked = []
+        for _ in range(5):
+            prompt = [dice.randrange(20, 30) for _ in range(dice.randrange(4, 9))]
+            asked.append((prompt, dice.randrange(6, 13), dice.randrange(2, 4)))
+        requests = [make_beams(*one, STOPS) for one in asked]
+        for request in requests:
+            loop.scheduler.add(request)
+            for _ in range(dice.randrange(3)):
+                loop.turn()
+            if dice.random() < 0.2:
+                loop.lose_manager(answered=dice.random() < 0.5, steps_in_hand=dice.randrange(3))
+        loop.drain()
+        for one, request in zip(asked, requests, strict=True):
+            if request.end_reason is EndReason.REJECTED:  # its beams part early and outgrow the pool
+                rejected += 1
+            else:
+                assert texts(loop, request) == lone_beams(*one, STOPS)
+        loop.assert_whole()
+        preempted += loop.scheduler.statistics.preemptions
+    print(preempted, rejected)
+    assert preempted > 25 > rejected
