@@ -14,7 +14,7 @@ from kv_world import World
 from test_kv_worlds import REGIMES
 
 from cli.embedded_manager import EmbeddedManager
-from kv_manager.core import snapshots, views
+from kv_manager.core import journal, snapshots, views
 from kv_manager.core.journal import KINDS
 from kv_manager.core.manager import Manager
 from kv_manager.settings import Settings
@@ -88,9 +88,13 @@ class Mirror:
             assert event.first_index <= len(table), "an event about entries that were never told"
             table[event.first_index :] = event.blocks
 
-    def agrees(self, pool):
+    def agrees_on_digests(self, pool):
         blocks = pool.blocks
         assert self.digests == {each for each in blocks.index.digests() if blocks.first_confirmed_holder(each)}
+
+    def agrees(self, pool):
+        blocks = pool.blocks
+        self.agrees_on_digests(pool)
         tables = {seq: each.table for seq, each in pool.sequences.items() if each.table}
         assert {seq: table for seq, table in self.tables.items() if table} == tables
         for info in views.block_infos(pool, range(1, blocks.num_blocks + 1)):
@@ -180,6 +184,25 @@ def test_a_pool_dropped_in_the_middle_of_a_snapshot_is_told(tiny_slices):
     *_, last = work
     assert last.WhichOneof("event") == "pool_dropped"
     assert watch.ended
+
+
+@pytest.mark.parametrize("events", [3, 5])
+def test_who_reads_too_slowly_hears_a_snapshot_instead_of_a_gap(monkeypatch, events):
+    """Four events are remembered. Three unread ones are told one by one; of five, one is lost, so a snapshot comes."""
+    monkeypatch.setattr(journal, "REMEMBERED_EVENTS", 4)
+    manager = Manager()
+    spec = attach_pb2.PoolSpec(pool="world", worker_id="w", num_blocks=64, block_size=1, reuse_regime=1)
+    epoch = manager.attach([attach_pb2.AttachRequest(pool=spec)]).header.epoch
+    mirror = Mirror(manager, [watch_pb2.EVENT_KIND_CACHE]).read_all()
+    start = mirror.next_sequence
+    for step in range(1, events + 2):  # one digest is stored by each step but the first
+        request = steps_pb2.StepRequest(pool="world", epoch=epoch, step=step, completed_step=step - 1)
+        request.admits.add(seq=step, token_ids=struct.pack("<2I", step, 0), num_tokens=1)
+        manager.step(request)
+    mirror.read_all()
+    mirror.agrees_on_digests(manager.pools()[0])
+    assert len(mirror.stored) == (events if events <= 4 else 0)
+    assert mirror.next_sequence == start + events
 
 
 # --- token ids
