@@ -1,0 +1,94 @@
+"""What the runs say: rates, paired ratios with bootstrap intervals, latencies, and the gate."""
+
+import itertools
+import math
+import random
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+RESAMPLES = 10_000
+# At least so much faster than the fastest peer on each workload, and in the geometric mean over all.
+EACH, MEAN = 1.05, 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Median of paired ratios and the bootstrap 95 % interval of that median."""
+
+    median: float
+    low: float
+    high: float
+    pairs: int
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Rate over rate, pair by pair; only as many as both have."""
+    ratios = [mine / other for mine, other in zip(ours, theirs, strict=False)]
+    dice = random.Random(0)
+    medians = sorted(statistics.median(dice.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    at = round(RESAMPLES * 0.025)
+    return Ratio(statistics.median(ratios), medians[at], medians[-at - 1], len(ratios))
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    logarithms = [math.log(value) for value in values]
+    return math.exp(sum(logarithms) / len(logarithms))
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that this share of the values does not exceed (nearest rank)."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Seconds over all requests: to the first token, and from each token to the next of its request.
+
+    The gaps are None where every request has one token.
+    """
+
+    first_p50: float
+    first_p99: float
+    gap_p50: float | None
+    gap_p99: float | None
+
+
+def latencies(arrivals: Sequence[Sequence[float]]) -> Latencies:
+    """Of requests that all arrived at 0; ``arrivals`` says when each token of each came."""
+    first = [times[0] for times in arrivals]
+    gaps = [later - earlier for times in arrivals for earlier, later in itertools.pairwise(times)]
+    return Latencies(
+        percentile(first, 0.5),
+        percentile(first, 0.99),
+        percentile(gaps, 0.5) if gaps else None,
+        percentile(gaps, 0.99) if gaps else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One line of the gate."""
+
+    what: str
+    met: bool
+
+    def __str__(self) -> str:
+        return f"{'met   ' if self.met else 'FAILED'}  {self.what}"
+
+
+def judge(fastest: dict[str, tuple[str, Ratio]], missing: dict[str, str], pairs: int) -> list[Verdict]:
+    """The gate: by workload, the fastest peer and ours over it; engines that are missing; pairs it takes."""
+    verdicts = [Verdict(f"{name} is missing: {why}", met=False) for name, why in missing.items()]
+    for workload, (peer, found) in fastest.items():
+        enough = found.pairs >= pairs
+        met = enough and found.median >= EACH and found.low > 1.0
+        told = "" if enough else f", {found.pairs} pairs of {pairs}"
+        verdicts.append(Verdict(f"{workload}: {found} times {peer}, at least {EACH} and above 1{told}", met))
+    if fastest:
+        mean = geometric_mean(found.median for _, found in fastest.values())
+        verdicts.append(Verdict(f"geometric mean over {len(fastest)}: {mean:.2f}, at least {MEAN}", mean >= MEAN))
+    return verdicts
