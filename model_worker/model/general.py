@@ -1,10 +1,11 @@
 """The general path: transformers' own modules with the paged pool behind their attention."""
 
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -14,10 +15,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from kernels import RaggedBatch
 from model_worker.model import general_attention
 from model_worker.model.checkpoint import Checkpoint
-from model_worker.model.config import ModelConfig, architecture_of, read_ids, read_size
+from model_worker.model.config import ModelConfig, architecture_of, read_ids
 from model_worker.model.errors import CheckpointError
 from model_worker.model.general_attention import Step, running
-from model_worker.model.general_probe import accepts, check_attention, refusal, sets_attention
+from model_worker.model.general_probe import layer_windows, refusal, sets_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,13 @@ class GeneralConfig(ModelConfig):
 class GeneralModel:
     """A model of transformers whose attention reads and writes the pool. `load` makes one."""
 
-    def __init__(self, model: PreTrainedModel, config: GeneralConfig) -> None:
+    def __init__(self, model: PreTrainedModel, config: GeneralConfig, windows: tuple[int | None, ...]) -> None:
         self.config = config
         self.dtype = model.dtype
         self.device = model.device
         self._model = model
-        self._selects = accepts(type(model), "logits_to_keep")
+        self._windows = windows
+        self._selects = _accepts(type(model), "logits_to_keep")
 
     @torch.inference_mode()
     def forward(
@@ -50,7 +52,7 @@ class GeneralModel:
     ) -> torch.Tensor:
         """As `DecoderModel.forward`. All sequences are one row of tokens: only attention tells them apart."""
         arguments: dict[str, Any] = {"logits_to_keep": logits_at} if self._selects else {}
-        with running(Step(slots, batch, pool)):
+        with running(Step(self._windows, slots, batch, pool)):
             output = self._model(
                 input_ids=token_ids[None],
                 position_ids=positions[None],
@@ -88,9 +90,9 @@ def load_general(
     if wrong := sorted(map(str, (*report["missing_keys"], *report["mismatched_keys"]))):
         raise CheckpointError(f"the weights do not match config.json: missing or misshapen {wrong[0]}")
     model = model.to(device).eval()
-    check_attention(model, config)
+    windows = layer_windows(model, config)
     sets_attention(model, general_attention.NAME)
-    return GeneralModel(model, config)
+    return GeneralModel(model, config, windows)
 
 
 def _configured(
@@ -100,7 +102,7 @@ def _configured(
     architecture = architecture_of(raw)
     if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         kind = "is no language model of" if hasattr(transformers, architecture) else "is not known to"
-        raise refusal(architecture, f"it {kind} transformers {transformers.__version__}")
+        raise refusal(architecture, f"{kind} transformers {transformers.__version__}")
     try:
         hf_config = AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -111,56 +113,74 @@ def _configured(
             f"config.json names {architecture}, but its model_type {hf_config.model_type!r} is run by {expected}"
         )
     _check_class(architecture, hf_config)
-    made_for = _positions(hf_config, architecture)
-    served = _pin_long_rope(hf_config, min(max_context or made_for, made_for))
-    values = hf_config.to_dict()
-    heads = read_size({"num_attention_heads": hf_config.num_attention_heads}, "num_attention_heads")
-    return (
-        GeneralConfig(
-            architecture=architecture,
-            num_layers=hf_config.num_hidden_layers,
-            num_heads=heads,
-            num_kv_heads=_kv_heads(hf_config, heads),
-            head_dim=getattr(hf_config, "head_dim", None) or hf_config.hidden_size // heads,
-            vocab_size=hf_config.vocab_size,
-            max_context=served,
-            window=None,
-            bos_token_id=next(iter(read_ids(values, checkpoint.generation_config(), "bos_token_id")), None),
-            eos_token_ids=read_ids(values, checkpoint.generation_config(), "eos_token_id"),
-            described=json.dumps(raw, sort_keys=True),
-        ),
-        hf_config,
+    sizes = _sizes(hf_config, architecture)
+    _pin_long_rope(hf_config, served := min(max_context or sizes.positions, sizes.positions))
+    values, generation = hf_config.to_dict(), checkpoint.generation_config()
+    config = GeneralConfig(
+        architecture=architecture,
+        num_layers=sizes.layers,
+        num_heads=sizes.heads,
+        num_kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        vocab_size=sizes.vocab,
+        max_context=served,
+        window=None,
+        bos_token_id=next(iter(read_ids(values, generation, "bos_token_id")), None),
+        eos_token_ids=read_ids(values, generation, "eos_token_id"),
+        described=json.dumps(raw, sort_keys=True),
     )
+    return config, hf_config
+
+
+class _Sizes(NamedTuple):
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    positions: int
+
+
+def _sizes(hf_config: PretrainedConfig, architecture: str) -> _Sizes:
+    """transformers knows these under one name, whatever config.json calls them."""
+    try:
+        heads = hf_config.num_attention_heads
+        kv_heads = getattr(hf_config, "num_key_value_heads", None) or heads
+        sizes = _Sizes(
+            layers=hf_config.num_hidden_layers,
+            heads=heads,
+            kv_heads=1 if getattr(hf_config, "multi_query", False) else kv_heads,
+            head_dim=getattr(hf_config, "head_dim", None) or hf_config.hidden_size // heads,
+            vocab=hf_config.vocab_size,
+            positions=hf_config.max_position_embeddings,
+        )
+    except (AttributeError, RuntimeError, TypeError) as error:
+        raise refusal(architecture, f"has no one size of its layers: {str(error).splitlines()[0]}") from error
+    for name, value in sizes._asdict().items():
+        if not isinstance(value, int) or value < 1:
+            raise refusal(architecture, f"does not say its number of {name} in config.json")
+    return sizes
 
 
 def _check_class(architecture: str, hf_config: PretrainedConfig) -> None:
     """Asks the class, on a copy without weights, before gigabytes are read."""
     model_class: type[PreTrainedModel] = getattr(transformers, architecture)
-    if not accepts(model_class, "position_ids"):
-        raise refusal(architecture, "it takes no position_ids, so that its tokens cannot be told where they stand")
+    if not _accepts(model_class, "position_ids"):
+        raise refusal(architecture, "takes no position_ids, so that its tokens cannot be told where they stand")
     with torch.device("meta"):
         if not sets_attention(model_class(hf_config), general_attention.NAME):
-            raise refusal(architecture, "it does not call its attention through the attention interface")
+            raise refusal(architecture, "does not call its attention through the attention interface")
 
 
-def _positions(hf_config: PretrainedConfig, architecture: str) -> int:
-    value = getattr(hf_config, "max_position_embeddings", None)
-    if not isinstance(value, int):
-        raise refusal(architecture, "its config.json does not say how many positions it has")
-    return value
+def _accepts(model_class: type[PreTrainedModel], name: str) -> bool:
+    """Whether the class's forward takes an argument of this name."""
+    return name in inspect.signature(model_class.forward).parameters
 
 
-def _kv_heads(hf_config: PretrainedConfig, heads: int) -> int:
-    if getattr(hf_config, "multi_query", False):
-        return 1
-    return getattr(hf_config, "num_key_value_heads", None) or heads
-
-
-def _pin_long_rope(hf_config: PretrainedConfig, served: int) -> int:
+def _pin_long_rope(hf_config: PretrainedConfig, served: int) -> None:
     """longrope divides frequencies by one list or another, by the longest sequence of a step. Keys outlive their step,
     so the list is chosen once, for the context served."""
     rope: Mapping[str, Any] = getattr(hf_config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
         chosen = "long_factor" if served > rope["original_max_position_embeddings"] else "short_factor"
         hf_config.rope_parameters = {**rope, "short_factor": rope[chosen], "long_factor": rope[chosen]}
-    return served

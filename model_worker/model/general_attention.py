@@ -21,7 +21,10 @@ NAME = "octavo_paged"
 class Step:
     """One forward pass: where its tokens lie, and how many layers have asked for attention so far."""
 
-    def __init__(self, slots: torch.Tensor, batch: RaggedBatch, pool: torch.Tensor) -> None:
+    def __init__(
+        self, windows: tuple[int | None, ...], slots: torch.Tensor, batch: RaggedBatch, pool: torch.Tensor
+    ) -> None:
+        self.windows = windows
         self.slots = slots
         self.batch = batch
         self.pool = pool
@@ -53,7 +56,6 @@ def paged(
     value: torch.Tensor,
     attention_mask: None,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
     **_: Any,
@@ -64,7 +66,7 @@ def paged(
     s_aux    [heads], attention sinks
     returns  [1, tokens, heads, head_dim], and no weights
 
-    What else a module may pass was looked at once, when the model was loaded: `general_probe`.
+    What else a module may pass, or say in a mask, was looked at once, when the model was loaded: `general_probe`.
     """
     step = _step.get()
     layer = step.next_layer()
@@ -76,7 +78,7 @@ def paged(
         layer,
         step.batch,
         scale=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-        window=sliding_window,
+        window=step.windows[layer],
         soft_cap=softcap,
         sinks=None if s_aux is None else s_aux.float(),
     )

@@ -1,112 +1,63 @@
-"""Whether transformers' modules compute causal attention that the pool can serve, asked of the loaded model itself.
+"""Whether a model of transformers can be served from the pool, asked of the loaded model itself.
 
-A module may name a window, a cap or sinks in its call, and those are served. What it says only in its mask, or by
-arguments that nobody here reads, would be lost without a word: so one pass with a recording attention function looks
-at all of it.
+The pool serves causal attention, with a window, a cap or sinks. What a module does beyond that would be lost without a
+word, and so would anything that lets tokens see each other outside of attention (a convolution, a recurrent state): a
+batch is one row of tokens of many sequences. Three passes over a few tokens find out:
+
+    recorded     attention and masks are recorded, and computed plainly
+    by itself    the model's own attention, positions left to the model: the logits must be those of `recorded`
+    alone        every token attends to itself only: the logits of the last must not depend on the others
 """
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from model_worker.model.config import ModelConfig
 from model_worker.model.errors import UnsupportedModelError
+from model_worker.model.general_masks import MaskError, window_of
+from model_worker.model.refusals import SUPPORTED
 
-NAME = "octavo_probe"
+_RECORDED, _ALONE = "octavo_recorded", "octavo_alone"
 _SERVED = {"scaling", "sliding_window", "softcap", "s_aux"}
 _HARMLESS = {
     *("dropout", "is_causal", "position_ids", "cache_position", "position_embeddings", "layer_idx"),
     *("use_cache", "cache", "past_key_values", "output_attentions", "output_hidden_states", "logits_to_keep"),
-    *("return_dict", "output_router_logits", "attention_dropout", "deterministic", "target_dtype"),
+    *("return_dict", "output_router_logits", "deterministic", "target_dtype"),
 }
 _TOKENS = 5
 
 
-@dataclass(slots=True)
-class _Call:
-    shape: tuple[int, int]
-    """KV heads and head dim."""
-    window: int | None
+class _Problem(Exception):
+    """Why the model cannot be served; completes a sentence about it."""
 
 
-@dataclass(slots=True)
-class _Seen:
-    calls: list[_Call] = field(default_factory=list)
-    windows: set[int | None] = field(default_factory=set)
-    """What masks were asked for."""
-    problems: list[str] = field(default_factory=list)
+class _Record:
+    """What one pass showed."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.masks: list[int | MaskError | None] = []
+        self.windows: list[int | None] = []
+        """Of each call."""
 
 
-_seen: ContextVar[_Seen] = ContextVar("octavo_probe_seen")
+_record: ContextVar[_Record] = ContextVar("octavo_record")
 
 
-def _attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: Any,
-    **arguments: Any,
-) -> tuple[torch.Tensor, None]:
-    seen = _seen.get()
-    window = arguments.get("sliding_window")
-    seen.calls.append(_Call((key.shape[1], key.shape[3]), window))
-    if not query.shape[3] == key.shape[3] == value.shape[3]:
-        sizes = f"{query.shape[3]}, {key.shape[3]} and {value.shape[3]}"
-        seen.problems.append(f"its queries, keys and values have {sizes} dimensions (as in MLA), not one size")
-    if query.shape[2] != key.shape[2]:
-        seen.problems.append("it attends to tokens other than those of its input")
-    if arguments.get("is_causal") is False or getattr(module, "is_causal", True) is False:
-        seen.problems.append("it attends in both directions")
-    if attention_mask is not None:
-        seen.problems.append("it makes its attention mask by itself")
-    unknown = [name for name in arguments if arguments[name] is not None and name not in _SERVED | _HARMLESS]
-    if unknown:
-        seen.problems.append(f"its attention depends on {', '.join(sorted(unknown))}")
-    output: tuple[torch.Tensor, None] = sdpa_attention_forward(
-        module, query, key, value, None, scaling=arguments.get("scaling"), is_causal=True
-    )
-    return output
-
-
-def _mask(mask_function: Callable[..., Any], q_length: int, **_: Any) -> None:
-    """Stands where a mask is made: finds out what it would have said."""
-    seen = _seen.get()
+def layer_windows(model: PreTrainedModel, config: ModelConfig) -> tuple[int | None, ...]:
+    """The window of each layer. Raises UnsupportedModelError when the model cannot be served, and says why."""
     try:
-        seen.windows.add(_window_of(mask_function))
-    except ValueError as error:
-        seen.problems.append(str(error))
-
-
-def _window_of(mask_function: Callable[..., Any], last: int = 2**17) -> int | None:
-    """The sliding window of a causal mask, read off the mask itself; None when the query sees all before it.
-
-    Raises ValueError for any other mask. Two queries are looked at: with chunks, how far one sees depends on where it
-    stands. The second is not at a power of two, as chunk sizes are.
-    """
-    reach = set()
-    for query in (last - 1, last - 1 - 997):
-        keys = torch.arange(query + 2)
-        # A mask that looks at one token's position, as packed sequences do, has no tokens this far.
-        zero = torch.zeros((), dtype=torch.int64)
-        sees = torch.as_tensor(mask_function(zero, zero, torch.tensor(query), keys)).expand(query + 2)
-        first = int(sees.int().argmax())
-        if not bool(sees[first : query + 1].all()) or bool(sees[query + 1]) or bool(sees[:first].any()):
-            raise ValueError("its mask is neither causal nor a sliding window")
-        reach.add(None if first == 0 else query + 1 - first)
-    if len(reach) != 1:
-        raise ValueError("it attends in chunks")
-    return reach.pop()
-
-
-AttentionInterface.register(NAME, _attention)
-AttentionMaskInterface.register(NAME, _mask)
+        return _probed(model, config)
+    except _Problem as problem:
+        raise refusal(config.architecture, str(problem)) from problem
+    except Exception as error:  # modules raise what they please when they are given what they do not expect
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise refusal(config.architecture, f"does not run on plain token ids and positions: {line}") from error
 
 
 def sets_attention(model: PreTrainedModel, name: str) -> bool:
@@ -115,42 +66,137 @@ def sets_attention(model: PreTrainedModel, name: str) -> bool:
     return bool(model.config._attn_implementation == name)
 
 
-@torch.inference_mode()
-def check_attention(model: PreTrainedModel, config: ModelConfig) -> None:
-    """Raises UnsupportedModelError when the model's attention is not what the pool serves, and says why."""
-    seen = _Seen()
-    token = _seen.set(seen)
-    try:
-        if not sets_attention(model, NAME):
-            raise refusal(config.architecture, "it does not call its attention through the attention interface")
-        # A mask of ones, or the positions would be searched for packed sequences.
-        ids = torch.arange(_TOKENS, device=model.device)[None] % config.vocab_size
-        model(
-            input_ids=ids,
-            position_ids=torch.arange(_TOKENS, device=model.device)[None],
-            attention_mask=torch.ones_like(ids),
-            use_cache=False,
-        )
-    finally:
-        _seen.reset(token)
-    if len(seen.calls) != config.num_layers:
-        seen.problems.append(f"{len(seen.calls)} of its {config.num_layers} layers have attention with keys and values")
-    expected = (config.num_kv_heads, config.head_dim)
-    if odd := {call.shape for call in seen.calls if call.shape != expected}:
-        seen.problems.append(f"its layers differ in KV heads or head dim: {sorted({*odd, expected})}")
-    told = {call.window for call in seen.calls}
-    if hidden := {window for window in seen.windows if window is not None} - told:
-        seen.problems.append(f"a sliding window of {hidden.pop()} is in its mask only, not in the call")
-    if seen.problems:
-        raise refusal(config.architecture, seen.problems[0])
-
-
-def accepts(model_class: type[PreTrainedModel], name: str) -> bool:
-    """Whether the class's forward takes an argument of this name."""
-    return name in inspect.signature(model_class.forward).parameters
-
-
 def refusal(architecture: str, reason: str) -> UnsupportedModelError:
-    from model_worker.model.refusals import SUPPORTED
+    return UnsupportedModelError(f"{architecture} {reason}; {SUPPORTED}")
 
-    return UnsupportedModelError(f"{architecture} is not supported: {reason}; {SUPPORTED}")
+
+@torch.inference_mode()
+def _probed(model: PreTrainedModel, config: ModelConfig) -> tuple[int | None, ...]:
+    ids = torch.arange(3, 3 + _TOKENS, device=model.device)[None] % config.vocab_size
+    positions = torch.arange(_TOKENS, device=model.device)[None]
+    with _attending(model, _RECORDED, config) as record:
+        recorded = _logits(model, ids, positions)
+    if len(record.windows) != config.num_layers:
+        raise _Problem(f"calls its attention {len(record.windows)} times in {config.num_layers} layers")
+
+    model.set_attn_implementation("eager")
+    by_itself = model(input_ids=ids, use_cache=False).logits[0].float()
+    # Half precision rounds differently where the order of operations differs; a wrong model is off by the spread.
+    allowed = 1e-3 if model.dtype == torch.float32 else 0.3
+    if float((recorded - by_itself).abs().max()) > allowed * float(by_itself.std()):
+        raise _Problem("computes other logits when its attention and its positions are set from outside")
+
+    with _attending(model, _ALONE, config):
+        alone = _logits(model, ids, positions)[-1]
+        changed = torch.cat((ids[:, :-1].flip(-1) + 1, ids[:, -1:]), -1) % config.vocab_size
+        beside_others = _logits(model, changed, positions)[-1]
+    if float((alone - beside_others).abs().max()) > allowed * float(alone.std()):
+        raise _Problem("lets tokens see each other outside of attention (by a convolution or a recurrent state)")
+    return tuple(record.windows)
+
+
+def _logits(model: PreTrainedModel, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """float32 [tokens, vocab]"""
+    # A mask of ones: without it the positions are searched for packed sequences.
+    output = model(input_ids=ids, position_ids=positions, attention_mask=torch.ones_like(ids), use_cache=False)
+    logits: torch.Tensor = output.logits[0].float()
+    return logits
+
+
+@contextmanager
+def _attending(model: PreTrainedModel, name: str, config: ModelConfig) -> Iterator[_Record]:
+    """The model calls one of the functions below, which see the record."""
+    if not sets_attention(model, name):
+        raise _Problem("does not call its attention through the attention interface")
+    record = _Record(config)
+    token = _record.set(record)
+    try:
+        yield record
+    finally:
+        _record.reset(token)
+
+
+def _recorded(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **arguments: Any,
+) -> tuple[torch.Tensor, None]:
+    record = _record.get()
+    record.windows.append(_checked_window(record, attention_mask, arguments.get("sliding_window")))
+    if not query.shape[3] == key.shape[3] == value.shape[3]:
+        sizes = f"{query.shape[3]}, {key.shape[3]} and {value.shape[3]}"
+        raise _Problem(f"has queries, keys and values of {sizes} dimensions, not of one size")
+    found, expected = (key.shape[1], key.shape[3]), (record.config.num_kv_heads, record.config.head_dim)
+    if found != expected:
+        raise _Problem(
+            f"has KV heads and head dim {found} in layer {len(record.windows)}, and not everywhere {expected}"
+        )
+    if query.shape[2] != key.shape[2]:
+        raise _Problem("attends to tokens other than those of its input")
+    if arguments.get("is_causal") is False or getattr(module, "is_causal", True) is False:
+        raise _Problem("attends in both directions")
+    unknown = [name for name, given in arguments.items() if given is not None and name not in _SERVED | _HARMLESS]
+    if unknown:
+        raise _Problem(f"has attention that depends on {', '.join(sorted(unknown))}")
+    return _plain(query, key, value, arguments)
+
+
+def _plain(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, arguments: dict[str, Any]
+) -> tuple[torch.Tensor, None]:
+    """Causal attention over a few tokens, with all that the pool serves; no window is as short."""
+    group = query.shape[1] // key.shape[1]
+    keys, values = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    scale = arguments.get("scaling")
+    scores = (query.float() @ keys.float().mT) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if (cap := arguments.get("softcap")) is not None:
+        scores = torch.tanh(scores / cap) * cap
+    above = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    scores = scores.masked_fill(above, -torch.inf)
+    if (sinks := arguments.get("s_aux")) is not None:
+        sink = sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
+    else:
+        weights = scores.softmax(-1)
+    return (weights @ values.float()).to(query.dtype).transpose(1, 2).contiguous(), None
+
+
+def _alone(
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
+) -> tuple[torch.Tensor, None]:
+    return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous(), None
+
+
+def _checked_window(record: _Record, mask: torch.Tensor | None, told: int | None) -> int | None:
+    """The window of one call, from its arguments or from its mask, which must not contradict each other."""
+    if mask is None:
+        return told
+    number = int(mask.flatten()[0])
+    if not bool((mask == number).all()) or not 0 <= number < len(record.masks):
+        raise _Problem("makes its attention mask by itself")
+    said = record.masks[number]
+    if isinstance(said, MaskError):
+        raise _Problem(str(said))
+    if told is not None and told != said:
+        raise _Problem(f"has a window of {said} tokens in its mask and of {told} in its call")
+    return said
+
+
+def _numbered_mask(
+    batch_size: int, q_length: int, kv_length: int, mask_function: Callable[..., Any], **_: Any
+) -> torch.Tensor:
+    """Stands where a mask is made: notes what it says, and returns its number in the shape of a mask."""
+    record = _record.get()
+    try:
+        record.masks.append(window_of(mask_function))
+    except MaskError as error:
+        record.masks.append(error)
+    return torch.full((batch_size, 1, q_length, kv_length), float(len(record.masks) - 1))
+
+
+AttentionInterface.register(_RECORDED, _recorded)
+AttentionInterface.register(_ALONE, _alone)
+AttentionMaskInterface.register(_RECORDED, _numbered_mask)

@@ -138,7 +138,7 @@ def test_a_gguf_gives_the_logits_of_its_weights(kind: str, llama: Path, tmp_path
 
 def test_rows_left_permuted_would_show(llama: Path, tmp_path: Path, paged_run: Any, monkeypatch: Any) -> None:
     path = write_gguf(llama, tmp_path / "tiny.gguf", gguf.GGMLQuantizationType.F32)
-    monkeypatch.setattr("model_worker.model.gguf_checkpoint._unpermuted", lambda weights, heads: weights)
+    monkeypatch.setattr("model_worker.model.gguf_file._unpermuted", lambda weights, heads: weights)
     assert not torch.allclose(logits(path, paged_run), logits(llama, paged_run), atol=1e-2)
 
 

@@ -20,6 +20,8 @@ class Tiny(NamedTuple):
     architecture: str
     config: str
     settings: dict[str, Any]
+    embedding: float = 1.0
+    """Multiplies the embedding: a large one that is tied repeats the last token for ever."""
 
 
 _SIZES: dict[str, Any] = {
@@ -76,11 +78,14 @@ NATIVE: dict[str, Tiny] = {
         {**_SIZES, "use_sliding_window": True, "sliding_window": 13, "max_window_layers": 2},
     ),
     "qwen3": Tiny("Qwen3ForCausalLM", "Qwen3Config", {**_SIZES, **_HEADS_32}),
-    "gemma2": Tiny("Gemma2ForCausalLM", "Gemma2Config", {**_SIZES, **_GEMMA, "attn_logit_softcapping": 2.0}),
+    "gemma2": Tiny(
+        "Gemma2ForCausalLM", "Gemma2Config", {**_SIZES, **_GEMMA, "attn_logit_softcapping": 2.0}, embedding=0.25
+    ),
     "gemma3": Tiny(
         "Gemma3ForCausalLM",
         "Gemma3TextConfig",
         {**_SIZES, **_GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+        embedding=0.25,
     ),
     "phi3": Tiny(
         "Phi3ForCausalLM",
@@ -149,6 +154,7 @@ def tiny_checkpoint(family: str, folder: Path, **changes: Any) -> Path:
     torch.manual_seed(7)
     model = getattr(transformers, tiny.architecture)(config)
     with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(tiny.embedding)
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or parameter.dim() == 1:
                 middle = 1.0 if bool((parameter == 1).all()) else 0.0
