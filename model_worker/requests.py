@@ -1,7 +1,6 @@
 """From a ``GenerateRequest`` to a sequence: every bad field is named in one error, before anything is queued."""
 
 import itertools
-import math
 import secrets
 from dataclasses import dataclass, field
 
@@ -9,15 +8,15 @@ import grpc
 
 from model_worker.engine.sequence import Sequence
 from model_worker.samples import read_counts, with_samples
-from model_worker.sampling.params import SamplingParams, StopConditions
+from model_worker.sampling.params import StopConditions
+from model_worker.sampling_fields import prefix_salt, read_sampling
 from octavo.worker.v1 import worker_pb2
 from service.errors import ServiceError
 
 MAX_ID_BYTES = 128
 
-# Fields of the contract that this version does not serve yet, by message.
-UNSUPPORTED_REQUEST = ("logprobs", "prompt_logprobs")
-UNSUPPORTED_SAMPLING = ("typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "grammar")
+# Fields of the contract that this version does not serve yet.
+UNSUPPORTED_SAMPLING = ("grammar",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class RequestReader:
         limits = self.limits
         room = limits.max_context - len(request.token_ids)
         counts = read_counts(request, limits.max_samples, room, limits.vocab_size, problems)
-        sampling = self._sampling(request, problems)
+        sampling = read_sampling(request, limits.vocab_size, problems)
         stop = self._stop(request, problems)
         max_tokens = request.stop.max_tokens if request.stop.HasField("max_tokens") else self.limits.max_context
         if max_tokens < 1:
@@ -80,7 +79,7 @@ class RequestReader:
             arrival=next(self._arrivals),
             priority=request.priority,
             tenant=request.tenant,
-            salt=request.salt,
+            salt=prefix_salt(request),
             adapter=request.adapter,
         )
         return with_samples(first, counts, request)
@@ -97,33 +96,11 @@ class RequestReader:
             problems["token_ids"] = f"{largest} is outside the vocabulary of {self.limits.vocab_size}"
 
     def _check_unsupported(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> None:
-        for name in UNSUPPORTED_REQUEST:
-            if request.HasField(name):
-                problems[name] = "not supported by this version"
         for name in UNSUPPORTED_SAMPLING:
             if request.sampling.HasField(name):
                 problems[f"sampling.{name}"] = "not supported by this version"
-        for name in ("logit_bias", "bad_words"):
-            if getattr(request.sampling, name):
-                problems[f"sampling.{name}"] = "not supported by this version"
         if request.adapter:
             problems["adapter"] = "this model has no adapters"
-
-    def _sampling(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> SamplingParams:
-        wanted = request.sampling
-        temperature = wanted.temperature if wanted.HasField("temperature") else 1.0
-        if not math.isfinite(temperature) or temperature < 0:
-            problems["sampling.temperature"] = f"{temperature}, must be a finite number of at least 0"
-        top_p = wanted.top_p if wanted.HasField("top_p") else 1.0
-        if not 0 < top_p <= 1:
-            problems["sampling.top_p"] = f"{top_p}, must be above 0 and at most 1"
-        if not 0 <= wanted.min_p <= 1:
-            problems["sampling.min_p"] = f"{wanted.min_p}, must be between 0 and 1"
-        if request.HasField("resume"):
-            seed = request.resume.seed
-        else:
-            seed = wanted.seed if wanted.HasField("seed") else secrets.randbits(63)
-        return SamplingParams(temperature, wanted.top_k, top_p, wanted.min_p, seed)
 
     def _stop(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> StopConditions:
         wanted = request.stop

@@ -94,7 +94,8 @@ def with_samples(first: Sequence, counts: SampleCounts, request: worker_pb2.Gene
             tokens=[*prompt, *counts.begun.get(index, ())],
             sampling=replace(sampling, index=index),
             timeline=replace(first.timeline),
-            prompt_logprobs=[],
+            # One list for all: whichever of them leads after a preemption goes on with it.
+            prompt_logprobs=first.prompt_logprobs,
         )
         for index in range(1, counts.generated)
     ]

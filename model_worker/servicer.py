@@ -11,6 +11,7 @@ from model_worker.engine.engine import Engine
 from model_worker.engine.progress import Progress
 from model_worker.engine.sequence import EndReason, Sequence
 from model_worker.requests import RequestReader
+from model_worker.sampling_fields import logprob_messages
 from model_worker.streams import Stream, StreamTable
 from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
 from service.errors import ServiceError
@@ -103,6 +104,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 response = self._response(sequence.request_id, index, brought)
                 if started is not None:
                     started.cached_tokens = brought[-1].sequence.timeline.cached_tokens
+                    # Complete: whoever has a token has computed the prompt.
+                    started.prompt_logprobs.extend(logprob_messages(sequence.prompt_logprobs))
                     response.started.CopyFrom(started)
                     started = None
                 unfinished -= response.HasField("finished")
@@ -114,6 +117,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             header=self._header(request_id, brought[-1].step),
             index=index,
             token_ids=[token for progress in brought for token in progress.tokens],
+            logprobs=logprob_messages(entry for progress in brought for entry in progress.logprobs),
         )
         if brought[-1].ended is not None:
             response.finished.CopyFrom(finished(brought[-1]))
@@ -194,6 +198,8 @@ def finished(progress: Progress) -> worker_pb2.Finished:
     result = worker_pb2.Finished(reason=FINISH_REASONS[reason], stats=request_stats(sequence))
     if reason is EndReason.STOP:
         result.stop_token_id = sequence.tokens[-1]
+    if sequence.sampling.top_logprobs is not None:
+        result.cumulative_logprob = sequence.cumulative_logprob
     return result
 
 

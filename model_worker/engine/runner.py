@@ -7,7 +7,8 @@ from torch import Tensor
 
 from kernels import RaggedBatch, copy_blocks
 from model_worker.engine.batch import Batch, Row
-from model_worker.sampling.results import StepOutput
+from model_worker.sampling.logprobs import token_logprobs
+from model_worker.sampling.results import StepOutput, TokenLogprobs
 from model_worker.sampling.sampler import Sampler
 
 
@@ -58,12 +59,17 @@ class ModelRunner:
         positions: list[int] = []
         slots: list[int] = []
         logits_at: list[int] = []
+        prompt_at: list[int] = []
+        scored: list[range] = []
         for row in batch.rows:
+            first = len(ids) - row.start
             ids += row.sequence.tokens[row.start : row.end]
             positions += range(row.start, row.end)
             slots += self._slots(row)
             if row.samples:
                 logits_at.append(len(ids) - 1)
+            scored.append(_scored_positions(row))
+            prompt_at += [first + position for position in scored[-1]]
         ragged = RaggedBatch.of(
             [row.end - row.start for row in batch.rows],
             [row.end for row in batch.rows],
@@ -76,13 +82,13 @@ class ModelRunner:
             torch.tensor(slots, device=device),
             ragged,
             self._pool,
-            torch.tensor(logits_at, dtype=torch.int64, device=device),
+            torch.tensor(logits_at + prompt_at, dtype=torch.int64, device=device),
         )
         sequences = [row.sequence for row in batch.rows if row.samples]
-        if not sequences:
-            return StepOutput({}, {})
-        sampled = self._sampler.sample(logits, sequences)
-        return StepOutput({one.seq: outcome for one, outcome in zip(sequences, sampled, strict=True)}, {})
+        prompt_logprobs = _prompt_logprobs(logits[len(logits_at) :], batch.rows, scored) if prompt_at else {}
+        sampled = self._sampler.sample(logits[: len(logits_at)], sequences) if sequences else []
+        by_seq = {one.seq: outcome for one, outcome in zip(sequences, sampled, strict=True)}
+        return StepOutput(by_seq, prompt_logprobs)
 
     def _slots(self, row: Row) -> list[int]:
         """Where each position's K and V go; below the write floor they go to the null block (design 3.2)."""
@@ -92,3 +98,29 @@ class ModelRunner:
             table[position // size] * size + position % size if position >= floor else position % size
             for position in range(row.start, row.end)
         ]
+
+
+def _scored_positions(row: Row) -> range:
+    """The positions of a row whose logits tell the log-probability of the prompt's next token, if that is wanted.
+
+    What a preempted sequence computes once more is known already. A row that begins behind what is known belongs to a
+    sample that was forked: the first sample tells of the prompt.
+    """
+    sequence = row.sequence
+    known = len(sequence.prompt_logprobs)
+    if sequence.sampling.prompt_logprobs is None or row.start > known:
+        return range(0)
+    return range(known, min(row.end, sequence.prompt_length - 1))
+
+
+def _prompt_logprobs(logits: Tensor, rows: list[Row], scored: list[range]) -> dict[int, list[TokenLogprobs]]:
+    """By sequence id, from ``[positions of all rows together, vocab]``."""
+    found = {}
+    start = 0
+    for row, positions in zip(rows, scored, strict=True):
+        if positions:
+            part = logits[start : start + len(positions)]
+            start += len(positions)
+            following = row.sequence.tokens[positions.start + 1 : positions.stop + 1]
+            found[row.sequence.seq] = token_logprobs(part, following, row.sequence.sampling.prompt_logprobs or 0)
+    return found

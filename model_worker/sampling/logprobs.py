@@ -12,6 +12,8 @@ from torch import Tensor
 from kernels import top_k
 from model_worker.sampling.results import TokenLogprobs
 
+_ROWS_AT_A_TIME = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
@@ -42,3 +44,13 @@ class Logprobs:
             TokenLogprobs(token, logprob, tuple(likely[:top]))
             for token, logprob, likely, top in zip(tokens.tolist(), chosen, best, self.tops, strict=True)
         ]
+
+
+def token_logprobs(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
+    """One entry per row of ``[rows, vocab]``; some rows at a time, because each needs as much memory again."""
+    entries = []
+    for start in range(0, len(tokens), _ROWS_AT_A_TIME):
+        part = tokens[start : start + _ROWS_AT_A_TIME]
+        logprobs = Logprobs.of(logits[start : start + len(part)], [top] * len(part))
+        entries += logprobs.at(torch.tensor(part, device=logits.device))
+    return entries
