@@ -7,6 +7,6 @@
 - ``workers``: connections to workers, their health, and which one serves a request
 - ``generation``: one request on one worker, from its tokens to its pieces
 - ``runs``: a generation timed and logged, the same for every surface
-- ``servicer``: the gRPC surface
+- ``servicer``: the gRPC surface; ``http``: OpenAI's HTTP API beside it
 - ``settings``, ``metrics``, ``app``: configuration, Prometheus, start and drain
 """

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 
+from gateway.http.server import HttpServer
+from gateway.http.surface import Surface
 from gateway.metrics import Metrics
 from gateway.models import ModelCache
 from gateway.routing import Router
@@ -13,7 +15,7 @@ from gateway.workers import Worker
 from octavo.gateway.v1 import gateway_pb2_grpc
 from service import logs
 from service.process import announce_ready, follow_parent
-from service.serving import Server, serve_until_signal
+from service.serving import Server, until_signal
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +25,11 @@ NAME = "gateway"
 class Readiness:
     """Health that follows the workers, and the ready line when some worker can be used for the first time."""
 
-    def __init__(self, server: Server, router: Router, grpc_address: str, metrics_address: str | None) -> None:
+    def __init__(self, server: Server, router: Router, grpc_address: str, **addresses: str | None) -> None:
         self._server = server
         self._router = router
-        self._addresses = (grpc_address, metrics_address)
+        self._grpc_address = grpc_address
+        self._addresses = addresses
         self._announced = False
 
     async def update(self) -> None:
@@ -37,9 +40,8 @@ class Readiness:
             logger.info("%s", "ready" if ready else "not ready: no worker can be used")
         if ready and not self._announced:
             self._announced = True
-            grpc_address, metrics_address = self._addresses
             models = [model.name for model, _ in self._router.models()]
-            announce_ready(NAME, grpc_address, metrics=metrics_address, models=models)
+            announce_ready(NAME, self._grpc_address, **self._addresses, models=models)
 
 
 async def serve(settings: GatewaySettings) -> None:
@@ -62,11 +64,17 @@ async def serve(settings: GatewaySettings) -> None:
     )
     metrics_address = metrics.serve(settings.metrics) if settings.metrics else None
     grpc_address = await server.start(settings.listen)
-    logger.info("listening on %s, waiting for a worker", grpc_address, extra={"grpc": grpc_address})
-    readiness = Readiness(server, router, grpc_address, metrics_address)
+    http = HttpServer(Surface(router, settings, metrics), settings.server_tls)
+    http_address = await http.start(settings.http_listen) if settings.http_listen else None
+    logger.info(
+        "listening on %s, waiting for a worker", grpc_address, extra={"grpc": grpc_address, "http": http_address}
+    )
+    readiness = Readiness(server, router, grpc_address, http=http_address, metrics=metrics_address)
     watchers = [asyncio.create_task(worker.watch(readiness.update)) for worker in workers]
     try:
-        await serve_until_signal(server, settings.grace_seconds)
+        number = await until_signal()
+        logger.info("%s: draining for up to %g s", number.name, settings.grace_seconds)
+        await asyncio.gather(server.stop(settings.grace_seconds), http.stop(settings.grace_seconds))
     finally:
         for watcher in watchers:
             watcher.cancel()

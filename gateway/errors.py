@@ -13,3 +13,15 @@ class InvalidRequest(Exception):
     def __init__(self, problems: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"{name}: {problem}" for name, problem in problems.items()))
         self.problems = dict(problems)
+
+
+class ContextExceeded(InvalidRequest):
+    """A prompt that leaves no room for its answer in the model's context.
+
+    Attributes:
+        max_context: the tokens that the context holds, prompt and answer together.
+    """
+
+    def __init__(self, problems: Mapping[str, str], max_context: int) -> None:
+        super().__init__(problems)
+        self.max_context = max_context

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gateway.errors import InvalidRequest
+from gateway.errors import ContextExceeded, InvalidRequest
 from gateway.models import ServedModel
 from gateway.parameters import Parameters
 from gateway.text.chat_template import ChatTemplateError
@@ -181,11 +181,12 @@ def token_budget(model: ServedModel, prompt_tokens: int, parameters: Parameters,
     """
     room = _check_room(model, prompt_tokens)
     if parameters.max_tokens is not None and parameters.max_tokens > room:
-        raise InvalidRequest(
+        raise ContextExceeded(
             {
                 "max_tokens": f"{parameters.max_tokens} found, allowed are at most {room}: "
                 f"the context holds {model.max_context} tokens and the prompt has {prompt_tokens}"
-            }
+            },
+            model.max_context,
         )
     budget = min(default_max_tokens, room) if parameters.max_tokens is None else parameters.max_tokens
     if parameters.min_tokens > budget:
@@ -203,10 +204,11 @@ def _check_room(model: ServedModel, prompt_tokens: int) -> int:
         raise InvalidRequest({PROMPT: "no token found, at least one is needed"})
     room = model.max_context - prompt_tokens
     if room < 1:
-        raise InvalidRequest(
+        raise ContextExceeded(
             {
                 PROMPT: f"{prompt_tokens} tokens found, allowed are at most {model.max_context - 1}: "
                 f"the context holds {model.max_context} with the answer"
-            }
+            },
+            model.max_context,
         )
     return room

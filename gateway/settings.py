@@ -41,6 +41,21 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
     max_prompt_bytes: Annotated[
         int, Field(ge=1, le=32 << 20, description="largest prompt or conversation, in bytes of UTF-8")
     ] = 4 << 20
+    http_listen: Annotated[
+        OptionalAddress, Field(description="address to serve OpenAI's HTTP API on, host:port; empty: none")
+    ] = "127.0.0.1:8000"
+    http_max_body_bytes: Annotated[int, Field(ge=1, le=256 << 20, description="largest body of an HTTP request")] = (
+        8 << 20
+    )
+    http_keep_alive_seconds: Annotated[
+        float, Field(gt=0, description="silence after which an event stream sends a comment")
+    ] = 10.0
+    http_cors_origins: Annotated[
+        tuple[str, ...],
+        NoDecode,
+        BeforeValidator(_split),
+        Field(description="origins whose pages may call the HTTP API, https://host,https://host or *; empty: none"),
+    ] = ()
     grace_seconds: Annotated[float, Field(ge=0, description="seconds that running streams get at SIGTERM")] = 30.0
     metrics: Annotated[OptionalAddress, Field(description="address of the Prometheus page; empty: none")] = ""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severe log")] = "info"

@@ -134,7 +134,7 @@ def running_stack(
         ).wait_ready()
         front = None
         if gateway:
-            flags = _flags({**common, "workers": worker.address, **(gateway_flags or {})})
+            flags = _flags({**common, "http-listen": "", "workers": worker.address, **(gateway_flags or {})})
             front = stack.enter_context(ServiceProcess("gateway", *flags)).wait_ready()
         yield Stack(manager, worker, front)
 

@@ -107,7 +107,7 @@ class Gateway(Child):
     """A gateway process and a client of it."""
 
     def __init__(self, arguments: list[str]) -> None:
-        super().__init__(["-m", "gateway", "--listen", "127.0.0.1:0", *arguments])
+        super().__init__(["-m", "gateway", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", *arguments])
         self.address = str(self.wait_for(lambda event: "grpc" in event)["grpc"])
         self.channel = open_channel(self.address)
         self.stub = gateway_pb2_grpc.GatewayServiceStub(self.channel)

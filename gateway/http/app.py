@@ -1,0 +1,69 @@
+"""The HTTP surface as one ASGI application."""
+
+import grpc
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from gateway.http.errors import HttpError
+from gateway.http.generating import Generating, error_response
+from gateway.http.pages import Pages
+from gateway.http.request_ids import HEADER, RequestIds
+from gateway.http.shapes import ChatShape, CompletionShape
+from gateway.http.surface import Surface
+from service.errors import ServiceError
+
+
+def application(surface: Surface) -> ASGIApp:
+    """The application. Pages of other origins may call it only where the settings name them."""
+    pages = Pages(surface)
+    calls = [
+        Route(shape.path, Generating(shape, surface), methods=["POST"]) for shape in (ChatShape(), CompletionShape())
+    ]
+    middleware = [Middleware(RequestIds)]
+    if surface.settings.http_cors_origins:
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=surface.settings.http_cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[HEADER],
+        )
+        middleware.append(cors)
+    return Starlette(
+        routes=[
+            *calls,
+            Route("/v1/models", pages.models),
+            Route("/v1/models/{id:path}", pages.model),
+            Route("/health", pages.health),
+            Route("/livez", pages.live),
+            Route("/metrics", pages.metrics),
+        ],
+        middleware=middleware,
+        exception_handlers={HTTPException: _no_route, ServiceError: _refused, Exception: _failed},
+    )
+
+
+def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        message, reason = f"{request.method} is not allowed here", "METHOD_NOT_ALLOWED"
+    else:
+        message, reason = "there is no such path", "NOT_FOUND"
+    return error_response(HttpError(error.status_code, message, reason=reason, headers=error.headers))
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServiceError)
+    return error_response(error)
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    # The server logs the error itself.
+    message = "the request failed; see the log of the service"
+    return error_response(ServiceError(grpc.StatusCode.INTERNAL, message, reason="INTERNAL"))

@@ -1,0 +1,86 @@
+"""The prompt of a completion body: a text, token ids, or an array of either."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from gateway import prompts
+from gateway.errors import ContextExceeded, InvalidRequest
+from gateway.models import ServedModel
+from gateway.prompts import PROMPT, Prompt
+
+# Each is a request of its own to the worker, and all of them run at once.
+MAX_PROMPTS = 128
+
+_FORMS = "a text, token ids, or an array of either"
+
+
+async def prompts_of(model: ServedModel, document: Mapping[str, Any], max_bytes: int) -> list[Prompt]:
+    """The prompts of a body, at least one.
+
+    Args:
+        model: what continues them.
+        document: the body.
+        max_bytes: bound of a text, and of all texts together.
+
+    Raises:
+        InvalidRequest: ``prompt`` is missing, empty, too long, or none of the four forms.
+    """
+    match document.get(PROMPT):
+        case None:
+            raise InvalidRequest({PROMPT: f"missing, needed is {_FORMS}"})
+        case str(text):
+            return [await _from_text(model, text, max_bytes)]
+        case []:
+            raise InvalidRequest({PROMPT: "empty, at least one prompt is needed"})
+        case [str() | list(), *_] as several:
+            return await _several(model, several, max_bytes)
+        case [*ids]:
+            return [await _from_ids(model, ids)]
+        case other:
+            raise InvalidRequest({PROMPT: f"{type(other).__name__} found, allowed is {_FORMS}"})
+
+
+async def _several(model: ServedModel, several: list[Any], max_bytes: int) -> list[Prompt]:
+    if len(several) > MAX_PROMPTS:
+        raise InvalidRequest({PROMPT: f"{len(several)} prompts found, allowed are at most {MAX_PROMPTS}"})
+    prompts.check_size(sum(len(prompt) for prompt in several if isinstance(prompt, str)), max_bytes)
+    made: list[Prompt] = []
+    for position, prompt in enumerate(several):
+        with _within(position):
+            match prompt:
+                case str(text):
+                    made.append(await _from_text(model, text, max_bytes))
+                case [*ids]:
+                    made.append(await _from_ids(model, ids))
+                case other:
+                    raise InvalidRequest({PROMPT: f"{type(other).__name__} found, allowed is {_FORMS}"})
+    return made
+
+
+async def _from_text(model: ServedModel, text: str, max_bytes: int) -> Prompt:
+    if not text:
+        raise InvalidRequest({PROMPT: "empty, at least one character or token id is needed"})
+    return await prompts.from_text(model, text, max_bytes)
+
+
+async def _from_ids(model: ServedModel, ids: list[Any]) -> Prompt:
+    # A longer one is refused by its length, without a look at its elements.
+    if len(ids) < model.max_context and not set(map(type, ids)) <= {int}:
+        at, wrong = next((at, id_) for at, id_ in enumerate(ids) if type(id_) is not int)
+        raise InvalidRequest({f"{PROMPT}[{at}]": f"{type(wrong).__name__} found, allowed is a token id"})
+    return await prompts.from_token_ids(model, ids)
+
+
+@contextmanager
+def _within(position: int) -> Iterator[None]:
+    """Let problems of a prompt name its place in the array."""
+    try:
+        yield
+    except InvalidRequest as error:
+        problems = {
+            f"{PROMPT}[{position}]{name.removeprefix(PROMPT)}": problem for name, problem in error.problems.items()
+        }
+        if isinstance(error, ContextExceeded):
+            raise ContextExceeded(problems, error.max_context) from error
+        raise InvalidRequest(problems) from error

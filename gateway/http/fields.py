@@ -1,0 +1,206 @@
+"""The fields of a request body become the values of the one table of parameters, or an error says which cannot.
+
+A field that would change the answer is served or refused by name; fields of OpenAI's API that change no token are read
+over; any other name is refused as OpenAI's API does, for it is a misspelling more often than not.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import grpc
+
+from gateway.errors import InvalidRequest
+from gateway.parameters import BY_NAME, TABLE, Call
+from service.errors import ServiceError
+
+NO_PARAMETER = "UNKNOWN_PARAMETER"
+
+# They say on whose behalf or at what price a request runs, or who may keep it: nothing is kept here.
+IGNORED = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+
+# Fields of OpenAI's API that are not served, each with the values that ask for nothing.
+NOT_ASKED: Mapping[str, tuple[object, ...]] = {
+    "audio": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+
+# Not from the table: they shape the request or the response instead of the generation.
+_COMMON = frozenset({"model", "stream", "stream_options"})
+_OWN: Mapping[Call, frozenset[str]] = {
+    Call.GENERATE: frozenset({"prompt"}),
+    Call.CHAT: frozenset(
+        {"messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"}
+    ),
+}
+# It comes as a header.
+_ELSEWHERE = frozenset({"request_id"})
+
+_TOKEN_ID = re.compile(r"\d{1,18}", re.ASCII)
+_IDENTIFIER = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
+
+# What other servers take for "all".
+_TOP_K_ALL = -1
+
+
+class Given(NamedTuple):
+    """What a body asks for, beside its prompt."""
+
+    model: str
+    """Empty when the body names none."""
+
+    stream: bool
+    include_usage: bool
+    """Whether a stream ends with a chunk of usage."""
+
+    continue_final_message: bool
+    parameters: Mapping[str, Any]
+    """Values by the table's names."""
+
+    names: Mapping[str, str]
+    """What the body called a parameter, where that is another name."""
+
+
+def read(call: Call, document: Mapping[str, Any]) -> Given:
+    """Sort the fields of a body; null counts as absent.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT for a field with a name that nobody knows.
+        InvalidRequest: a field of the wrong shape, or one that is not served.
+    """
+    fields = {name: value for name, value in document.items() if value is not None and name not in IGNORED}
+    _check_names(call, fields)
+    for name, unasked in NOT_ASKED.items():
+        if name in fields and fields[name] in unasked:
+            del fields[name]
+        elif name in fields and name not in BY_NAME:
+            raise InvalidRequest({name: "not supported by this version"})
+    given = Given(
+        model=_text(fields, "model"),
+        stream=_flag(fields, "stream"),
+        include_usage=_include_usage(fields),
+        continue_final_message=_continues(fields),
+        parameters={},
+        names={},
+    )
+    own = _COMMON | _OWN[call]
+    parameters = {name: _converted(name, value) for name, value in fields.items() if name not in own}
+    names: dict[str, str] = {}
+    if call is Call.CHAT:
+        for name, (source, value) in _chat_parameters(fields, parameters):
+            parameters[name], names[name] = value, source
+        if fields.get("logprobs") is False:
+            parameters.pop("logprobs", None)
+    return given._replace(parameters=parameters, names=names)
+
+
+def _known(call: Call) -> set[str]:
+    table = {row.name for row in TABLE if row.calls & call} - _ELSEWHERE
+    return table | _COMMON | _OWN[call] | IGNORED | NOT_ASKED.keys()
+
+
+def _check_names(call: Call, fields: Mapping[str, Any]) -> None:
+    known = _known(call)
+    unknown = sorted(fields.keys() - known)
+    if not unknown:
+        return
+    name = unknown[0]
+    if not _IDENTIFIER.fullmatch(name):
+        # Text that a user wrote is no part of an error: errors are logged.
+        name, near = "a name that is no identifier", []
+    else:
+        near = difflib.get_close_matches(name, sorted(known), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    message = f"Unrecognized request argument supplied: {name}{hint}"
+    raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason=NO_PARAMETER, fields={name: message})
+
+
+def _converted(name: str, value: Any) -> Any:
+    """A value as the table's kinds take it."""
+    if name == "stop" and isinstance(value, str):
+        return (value,)
+    if name == "top_k" and value == _TOP_K_ALL:
+        return 0
+    if name == "logit_bias" and isinstance(value, dict):
+        if not all(_TOKEN_ID.fullmatch(key) for key in value):
+            raise InvalidRequest({name: "a key that is no token id found, allowed are token ids as text"})
+        return {int(key): bias for key, bias in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _chat_parameters(fields: Mapping[str, Any], parameters: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
+    """The parameters that Chat calls by other names: (name, (name in the body, value))."""
+    if "max_completion_tokens" in fields:
+        value = fields["max_completion_tokens"]
+        if parameters.get("max_tokens", value) != value:
+            raise InvalidRequest({"max_tokens": "another number than max_completion_tokens found, one is enough"})
+        yield "max_tokens", ("max_completion_tokens", value)
+    asked = _flag(fields, "logprobs")
+    if "top_logprobs" in fields:
+        if not asked and fields["top_logprobs"] != 0:
+            raise InvalidRequest({"top_logprobs": "found without logprobs, which must be true for it"})
+        if asked:
+            yield "logprobs", ("top_logprobs", fields["top_logprobs"])
+    elif asked:
+        yield "logprobs", ("logprobs", 0)
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name, "")
+    if not isinstance(value, str):
+        raise InvalidRequest({name: f"{type(value).__name__} found, allowed is a text"})
+    return value
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidRequest({name: f"{type(value).__name__} found, allowed is true or false"})
+    return value
+
+
+def _include_usage(fields: Mapping[str, Any]) -> bool:
+    options = fields.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise InvalidRequest({"stream_options": f"{type(options).__name__} found, allowed is an object"})
+    if not _flag(fields, "stream"):
+        raise InvalidRequest({"stream_options": "found without stream, which must be true for it"})
+    given = {name: value for name, value in options.items() if value is not None}
+    if given.keys() - {"include_usage", "include_obfuscation"}:
+        raise InvalidRequest({"stream_options": "an unknown option found, allowed is include_usage"})
+    return _flag(given, "include_usage")
+
+
+def _continues(fields: Mapping[str, Any]) -> bool:
+    """Whether the last message is gone on with; ``add_generation_prompt`` says the opposite of the same."""
+    continues = _flag(fields, "continue_final_message")
+    opens = _flag(fields, "add_generation_prompt") if "add_generation_prompt" in fields else not continues
+    if opens is continues:
+        raise InvalidRequest(
+            {"add_generation_prompt": "found equal to continue_final_message, of which it is the opposite"}
+        )
+    return continues

@@ -1,0 +1,188 @@
+"""The calls that generate: a body becomes generations, their pieces become an answer or a stream of events."""
+
+import contextlib
+import dataclasses
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+import grpc
+from pydantic_core import to_json
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway import prompts, runs
+from gateway.generation import Generation
+from gateway.http import fields, sse
+from gateway.http.body import ClientLeft, read_object
+from gateway.http.completion_prompts import prompts_of
+from gateway.http.conversation import messages_of
+from gateway.http.errors import body_of, headers_of, shutting_down, spelled, status_of
+from gateway.http.fan_out import merged, while_connected
+from gateway.http.fields import Given
+from gateway.http.request_ids import request_id_of
+from gateway.http.shapes import FINISH_REASONS, Head, Part, Shape, Totals, chunk_of, usage_chunk, whole_of
+from gateway.http.sse import EventStream
+from gateway.http.surface import Surface
+from gateway.models import ServedModel
+from gateway.parameters import Call, Parameters, validate
+from gateway.prompts import PROMPT, Prompt
+from service.errors import ServiceError
+
+logger = logging.getLogger(__name__)
+
+
+def error_response(error: ServiceError) -> Response:
+    """An error as a whole response."""
+    return Response(to_json(body_of(error)), status_of(error), headers_of(error), "application/json")
+
+
+class Generating:
+    """One call, as an ASGI application for POST."""
+
+    def __init__(self, shape: Shape, surface: Surface) -> None:
+        self._shape = shape
+        self._surface = surface
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        arrived = time.monotonic()
+        request_id = request_id_of(scope)
+        events = EventStream(send, self._surface.settings.http_keep_alive_seconds)
+        try:
+            with self._surface.metrics.call(self._shape.path):
+                if self._surface.draining:
+                    raise shutting_down()
+                document = await read_object(Headers(scope=scope), receive, self._surface.settings.http_max_body_bytes)
+                answer = _Answer(self._shape, self._surface, document, request_id, arrived)
+                response = await while_connected(receive, answer.give(events), self._surface.cut_off)
+            if response is not None:
+                await response(scope, receive, send)
+            return
+        except ServiceError as caught:
+            error = caught
+            logger.info(
+                "%s: %s: %s", self._shape.path, error.code.name, error.message, extra={"request_id": request_id}
+            )
+        except Exception:
+            logger.exception("%s failed", self._shape.path, extra={"request_id": request_id})
+            message = f"{self._shape.path} failed; see the log of the service"
+            error = ServiceError(grpc.StatusCode.INTERNAL, message, reason="INTERNAL")
+        if isinstance(error, ClientLeft):
+            return
+        if not events.started:
+            await error_response(error)(scope, receive, send)
+            return
+        # The status is out already. A stream that breaks off does not say that it is done.
+        await events.write(sse.event(body_of(error)))
+        await events.end()
+
+
+class _Answer:
+    """One request on its way."""
+
+    def __init__(
+        self, shape: Shape, surface: Surface, document: Mapping[str, Any], request_id: str, arrived: float
+    ) -> None:
+        self._shape = shape
+        self._surface = surface
+        self._document = document
+        self._request_id = request_id
+        self._arrived = arrived
+
+    async def give(self, events: EventStream) -> Response | None:
+        """Generate; returns the whole answer, or None when it went out as events.
+
+        Raises:
+            ServiceError: the request cannot be served, or failed.
+        """
+        with spelled({PROMPT: "messages"} if self._shape.call is Call.CHAT else {}):
+            given = fields.read(self._shape.call, self._document)
+        names = dict(given.names)
+        if self._shape.call is Call.CHAT:
+            names[PROMPT] = "messages"
+        with spelled(names):
+            model = self._surface.router.model(given.model)
+            parameters = validate(self._shape.call, given.parameters, model.vocab_size)
+            tasks = self._tasks(model, await self._prompts(model, given), parameters)
+            echo = [await runs.prompt_text(task) for task in tasks] if parameters.echo else []
+        head = Head(f"{self._shape.id_prefix}{uuid.uuid4().hex}", int(time.time()), model.name)
+        sources = [runs.run(task, self._surface.router.pick(model), self._surface.metrics) for task in tasks]
+        async with contextlib.aclosing(_with_echo(merged(sources, given.parameters.get("n", 1)), echo)) as parts:
+            if given.stream:
+                await self._send_events(events, head, parts, include_usage=given.include_usage)
+                return None
+            whole = whole_of(self._shape, head, [part async for part in parts])
+        return Response(to_json(whole), media_type="application/json")
+
+    async def _prompts(self, model: ServedModel, given: Given) -> Sequence[Prompt]:
+        max_bytes = self._surface.settings.max_prompt_bytes
+        if self._shape.call is not Call.CHAT:
+            return await prompts_of(model, self._document, max_bytes)
+        return [
+            await prompts.from_messages(
+                model,
+                messages_of(self._document),
+                max_bytes,
+                continue_final_message=given.continue_final_message,
+            )
+        ]
+
+    def _tasks(self, model: ServedModel, found: Sequence[Prompt], parameters: Parameters) -> list[Generation]:
+        default = self._surface.settings.default_max_tokens
+        return [
+            Generation(
+                request_id=self._request_id if len(found) == 1 else f"{self._request_id}-{number}",
+                model=model,
+                prompt=prompt,
+                parameters=parameters,
+                max_tokens=prompts.token_budget(model, len(prompt.token_ids), parameters, default),
+                arrived=self._arrived,
+                remaining=_no_deadline,
+            )
+            for number, prompt in enumerate(found)
+        ]
+
+    async def _send_events(
+        self, events: EventStream, head: Head, parts: AsyncGenerator[Part, None], *, include_usage: bool
+    ) -> None:
+        begun: set[int] = set()
+        totals = Totals()
+        # With usage asked for, every chunk has the field; only the last one fills it.
+        more = {"usage": None} if include_usage else {}
+        async with events.kept_alive():
+            async for part in parts:
+                if part.piece.finish is not None:
+                    totals.add(part.prompt, part.piece.finish)
+                elif not part.piece.text:
+                    continue
+                chunk = chunk_of(self._shape, head, part, first=part.choice not in begun)
+                begun.add(part.choice)
+                await events.write(sse.event(chunk | more))
+        if include_usage:
+            await events.write(sse.event(usage_chunk(self._shape, head, totals)))
+        await events.write(sse.DONE)
+        await events.end()
+
+
+async def _with_echo(parts: AsyncGenerator[Part, None], texts: Sequence[str]) -> AsyncGenerator[Part, None]:
+    """Parts, each choice's first one with its prompt's text before its own; answers that were cut off are errors."""
+    begun: set[int] = set()
+    async with contextlib.aclosing(parts):
+        async for part in parts:
+            finish = part.piece.finish
+            if finish is not None and finish.reason not in FINISH_REASONS:
+                message = "the answer was ended before it was complete"
+                raise ServiceError(grpc.StatusCode.UNAVAILABLE, message, reason="ABORTED", retry_seconds=1.0)
+            if texts and part.choice not in begun:
+                begun.add(part.choice)
+                text = texts[part.prompt] + part.piece.text
+                yield part._replace(piece=dataclasses.replace(part.piece, text=text))
+            else:
+                yield part
+
+
+def _no_deadline() -> None:
+    return None

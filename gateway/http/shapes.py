@@ -1,0 +1,146 @@
+"""The objects of OpenAI's API: what a piece is in a stream, and what all of them are together. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from gateway.parameters import Call
+from gateway.streams import Finish, FinishReason, Piece
+
+FINISH_REASONS: Mapping[FinishReason, str] = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+
+
+class Head(NamedTuple):
+    """What every object of one answer begins with."""
+
+    id: str
+    created: int
+    model: str
+
+
+class Shape(Protocol):
+    """One call's spelling of an answer."""
+
+    call: Call
+    path: str
+    id_prefix: str
+    whole: str
+    """Name of the object that holds a whole answer."""
+
+    chunk: str
+    """Name of the object that holds a piece of it."""
+
+    def said(self, text: str) -> dict[str, Any]:
+        """A choice's whole text."""
+        ...
+
+    def added(self, text: str, *, first: bool) -> dict[str, Any]:
+        """Text that a choice gains; ``first`` for its first chunk."""
+        ...
+
+
+class ChatShape:
+    """``/v1/chat/completions``."""
+
+    call = Call.CHAT
+    path = "/v1/chat/completions"
+    id_prefix = "chatcmpl-"
+    whole = "chat.completion"
+    chunk = "chat.completion.chunk"
+
+    def said(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def added(self, text: str, *, first: bool) -> dict[str, Any]:
+        return {"delta": {"role": "assistant", "content": text} if first else {"content": text} if text else {}}
+
+
+class CompletionShape:
+    """``/v1/completions``: its chunks are whole answers in small."""
+
+    call = Call.GENERATE
+    path = "/v1/completions"
+    id_prefix = "cmpl-"
+    whole = "text_completion"
+    chunk = "text_completion"
+
+    def said(self, text: str) -> dict[str, Any]:
+        return {"text": text}
+
+    def added(self, text: str, *, first: bool) -> dict[str, Any]:
+        return {"text": text}
+
+
+class Part(NamedTuple):
+    """A piece of choice ``choice``, which continues prompt ``prompt``."""
+
+    prompt: int
+    choice: int
+    piece: Piece
+
+
+@dataclass(slots=True)
+class Totals:
+    """Usage over all choices: a prompt counts once, however many answers it got."""
+
+    completion_tokens: int = 0
+    _prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, prompt: int, finish: Finish) -> None:
+        usage = finish.usage
+        self.completion_tokens += usage.completion_tokens
+        self._prompts[prompt] = (usage.prompt_tokens, usage.cached_tokens)
+
+    def shown(self) -> dict[str, Any]:
+        prompt_tokens = sum(tokens for tokens, _ in self._prompts.values())
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(cached for _, cached in self._prompts.values())},
+        }
+
+
+def chunk_of(shape: Shape, head: Head, part: Part, *, first: bool) -> dict[str, Any]:
+    """A chunk of a stream."""
+    piece = part.piece
+    choice = {
+        "index": part.choice,
+        **shape.added(piece.text, first=first),
+        "logprobs": None,
+        "finish_reason": None,
+    }
+    if piece.finish is not None:
+        choice |= _ended(piece.finish)
+    return _object(shape.chunk, head, [choice])
+
+
+def usage_chunk(shape: Shape, head: Head, totals: Totals) -> dict[str, Any]:
+    """The chunk after the last, which holds the usage and no choice."""
+    return {**_object(shape.chunk, head, []), "usage": totals.shown()}
+
+
+def whole_of(shape: Shape, head: Head, parts: Iterable[Part]) -> dict[str, Any]:
+    """The whole answer, from all parts of all its choices in any order between choices."""
+    texts: dict[int, list[str]] = {}
+    ends: dict[int, Finish] = {}
+    totals = Totals()
+    for part in parts:
+        texts.setdefault(part.choice, []).append(part.piece.text)
+        if part.piece.finish is not None:
+            ends[part.choice] = part.piece.finish
+            totals.add(part.prompt, part.piece.finish)
+    choices = [
+        {"index": choice, **shape.said("".join(texts[choice])), "logprobs": None, **_ended(ends[choice])}
+        for choice in sorted(texts)
+    ]
+    return {**_object(shape.whole, head, choices), "usage": totals.shown()}
+
+
+def _object(kind: str, head: Head, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": head.id, "object": kind, "created": head.created, "model": head.model, "choices": choices}
+
+
+def _ended(finish: Finish) -> dict[str, Any]:
+    # stop_reason is no part of OpenAI's API: which of the stop strings, or the id of the stop token.
+    return {"finish_reason": FINISH_REASONS[finish.reason], "stop_reason": finish.stop_reason or None}
