@@ -78,8 +78,7 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
     async def MatchPrefix(
         self, request: lookup_pb2.MatchPrefixRequest, context: Context
     ) -> lookup_pb2.MatchPrefixResponse:
-        (response,) = [answer async for answer in self._in_slices(self._manager.matching(request))]
-        return response
+        return await self._answer(self._manager.matching(request))
 
     async def CanAdmit(self, request: lookup_pb2.CanAdmitRequest, context: Context) -> lookup_pb2.CanAdmitResponse:
         return self._manager.can_admit(request)
@@ -96,12 +95,12 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
     async def InspectSequence(
         self, request: inspect_pb2.InspectSequenceRequest, context: Context
     ) -> inspect_pb2.InspectSequenceResponse:
-        return self._manager.inspect_sequence(request)
+        return await self._answer(self._manager.inspecting_sequence(request))
 
     async def InspectBlocks(
         self, request: inspect_pb2.InspectBlocksRequest, context: Context
     ) -> inspect_pb2.InspectBlocksResponse:
-        return self._manager.inspect_blocks(request)
+        return await self._answer(self._manager.inspecting_blocks(request))
 
     async def CheckIntegrity(
         self, request: inspect_pb2.CheckIntegrityRequest, context: Context
@@ -135,6 +134,11 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
 
     async def Drain(self, request: kv_manager_pb2.DrainRequest, context: Context) -> kv_manager_pb2.DrainResponse:
         return self._manager.drain(request)
+
+    async def _answer(self, work: Sliced[Item]) -> Item:
+        """The one answer that ``work`` makes."""
+        (answer,) = [item async for item in self._in_slices(work)]
+        return answer
 
     async def _in_slices(self, work: Sliced[Item]) -> AsyncIterator[Item]:
         """What ``work`` makes; every other call that waits is served between two slices."""

@@ -3,49 +3,27 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from kv_manager.core import admission, integrity, matching, quotas, views
-from kv_manager.core.adoption import NO_HOST_ENTRY, adopt
+from kv_manager.core import can_admit, inspection, integrity, matching, views
+from kv_manager.core.adoption import adopt
 from kv_manager.core.block_ids import BlockIds
 from kv_manager.core.errors import (
     bad_item,
     cache_in_use,
     pool_in_use,
     pool_not_found,
-    sequence_not_found,
     stale_epoch,
 )
-from kv_manager.core.host_tier import NO_HOST_BLOCK
 from kv_manager.core.journal import KINDS, Interest
 from kv_manager.core.lease import Lease
 from kv_manager.core.pool import Pool
-from kv_manager.core.prompt_size import validate_prompt_blocks
 from kv_manager.core.slices import Item, Sliced, at_once
-from kv_manager.core.validation import validate_spec, validate_tokens
+from kv_manager.core.validation import validate_spec
 from kv_manager.core.watching import Watch, record_changes
 from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2, lookup_pb2, steps_pb2, watch_pb2
 from service.channels import MAX_MESSAGE_BYTES
 from service.errors import invalid_argument
 
 VERSION = "0.1.0"
-MAX_INSPECTED_BLOCKS = 65_536
-
-CAPABILITIES = (
-    inspect_pb2.CAPABILITY_PREFIX_SHARING,
-    inspect_pb2.CAPABILITY_FORK,
-    inspect_pb2.CAPABILITY_PREEMPTION,
-    inspect_pb2.CAPABILITY_HOST_TIER,
-    inspect_pb2.CAPABILITY_FENCED_REUSE,
-    inspect_pb2.CAPABILITY_FAILED_STEPS,
-    inspect_pb2.CAPABILITY_LATE_HITS,
-    inspect_pb2.CAPABILITY_ROOM_AHEAD,
-    inspect_pb2.CAPABILITY_GROUPS,
-    inspect_pb2.CAPABILITY_WINDOWS,
-    inspect_pb2.CAPABILITY_TENANT_LIMITS,
-    inspect_pb2.CAPABILITY_ADOPTION,
-    inspect_pb2.CAPABILITY_WATCH,
-    inspect_pb2.CAPABILITY_DRAIN,
-    inspect_pb2.CAPABILITY_RESET,
-)
 
 
 @dataclass(slots=True, eq=False)
@@ -196,38 +174,14 @@ class Manager:
 
     def can_admit(self, request: lookup_pb2.CanAdmitRequest) -> lookup_pb2.CanAdmitResponse:
         """Whether an admit would be served by the next step."""
-        pool = self._pool(request.pool)
-        validate_tokens("token_ids", request.token_ids)
-        root, chunk = admission.root_of(request.root), len(request.token_ids)
-        prompt = admission.Prompt(request.token_ids, root, chunk, request.again, request.beside_blocks)
-        never = admission.never_fits(pool, prompt)
-        if not never:
-            validate_prompt_blocks(pool, "token_ids", request.token_ids)
-        capacity = never or admission.measure(pool, prompt)
-        if isinstance(capacity, admission.Never):
-            return lookup_pb2.CanAdmitResponse(
-                header=pool.header(),
-                verdict=lookup_pb2.ADMIT_VERDICT_NEVER,
-                needed=capacity.needed,
-                available=capacity.available,
-            )
-        now = capacity.required <= pool.blocks.available
-        now = now and quotas.admits(pool, pool.quotas.get(root.tenant), capacity.named, request.again)
-        now = now and (request.again or not pool.draining)
-        return lookup_pb2.CanAdmitResponse(
-            header=pool.header(),
-            verdict=lookup_pb2.ADMIT_VERDICT_NOW if now else lookup_pb2.ADMIT_VERDICT_LATER,
-            needed=capacity.required,
-            available=pool.blocks.available,
-            cached_tokens=capacity.cached_tokens,
-        )
+        return can_admit.verdict(self._pool(request.pool), request)
 
     def get_capabilities(self) -> inspect_pb2.GetCapabilitiesResponse:
         """Which parts of the contract are served."""
         return inspect_pb2.GetCapabilitiesResponse(
             header=self._header(),
             version=VERSION,
-            capabilities=CAPABILITIES,
+            capabilities=inspection.CAPABILITIES,
             max_message_bytes=MAX_MESSAGE_BYTES,
             lease_ms=self.lease_ms,
         )
@@ -236,39 +190,31 @@ class Manager:
 
     def list_pools(self) -> inspect_pb2.ListPoolsResponse:
         """All pools by name."""
-        pools = [self._summary(tenure) for _, tenure in sorted(self._tenures.items())]
+        pools = [inspection.summary(each.pool, each.lease) for _, each in sorted(self._tenures.items())]
         return inspect_pb2.ListPoolsResponse(header=self._header(), pools=pools)
 
     def inspect_pool(self, request: inspect_pb2.InspectPoolRequest) -> inspect_pb2.InspectPoolResponse:
         """One pool with its sequences, best rank first."""
         tenure = self._tenure(request.pool)
-        pool = tenure.pool
-        sequences = [views.sequence_summary(pool, sequence) for sequence in views.by_rank(pool)]
-        return inspect_pb2.InspectPoolResponse(
-            summary=self._summary(tenure), sequences=sequences, recent_preemptions=views.preemptions(pool)
-        )
+        return inspection.pool_with_sequences(tenure.pool, tenure.lease)
 
     def inspect_sequence(self, request: inspect_pb2.InspectSequenceRequest) -> inspect_pb2.InspectSequenceResponse:
         """One sequence's logical -> physical table."""
-        pool = self._pool(request.pool)
-        sequence = pool.sequences.get(request.seq)
-        if sequence is None:
-            raise sequence_not_found(request.pool, request.seq)
-        return inspect_pb2.InspectSequenceResponse(
-            header=pool.header(),
-            summary=views.sequence_summary(pool, sequence),
-            table=views.block_infos(pool, sequence.table),
-            host_table=[NO_HOST_ENTRY if block == NO_HOST_BLOCK else block for block in sequence.parked_table],
-        )
+        return at_once(self.inspecting_sequence(request))[0]
+
+    def inspecting_sequence(
+        self, request: inspect_pb2.InspectSequenceRequest
+    ) -> Sliced[inspect_pb2.InspectSequenceResponse]:
+        """As ``inspect_sequence``, in slices for ``run_slice``: the table as it is now, its blocks as they then are."""
+        return inspection.sequence(self._pool(request.pool), request.seq)
 
     def inspect_blocks(self, request: inspect_pb2.InspectBlocksRequest) -> inspect_pb2.InspectBlocksResponse:
         """A range of blocks; the answer ends with the pool."""
-        pool = self._pool(request.pool)
-        if not 1 <= request.count <= MAX_INSPECTED_BLOCKS:
-            raise bad_item("count", "OUT_OF_RANGE", f"is {request.count}, must be 1 to {MAX_INSPECTED_BLOCKS}")
-        end = min(request.first_block + request.count, pool.blocks.num_blocks + 1)
-        infos = views.block_infos(pool, range(request.first_block, end))
-        return inspect_pb2.InspectBlocksResponse(header=pool.header(), blocks=infos)
+        return at_once(self.inspecting_blocks(request))[0]
+
+    def inspecting_blocks(self, request: inspect_pb2.InspectBlocksRequest) -> Sliced[inspect_pb2.InspectBlocksResponse]:
+        """As ``inspect_blocks``, in slices for ``run_slice``: each block as it is when its slice comes."""
+        return inspection.blocks(self._pool(request.pool), request)
 
     def check_integrity(self, request: inspect_pb2.CheckIntegrityRequest) -> inspect_pb2.CheckIntegrityResponse:
         """Every invariant from scratch; takes time in proportion to the pool."""
@@ -340,16 +286,3 @@ class Manager:
 
     def _header(self) -> common_pb2.ResponseHeader:
         return common_pb2.ResponseHeader(manager_id=self.manager_id)
-
-    def _summary(self, tenure: Tenure) -> inspect_pb2.PoolSummary:
-        pool, lease = tenure.pool, tenure.lease
-        return inspect_pb2.PoolSummary(
-            header=pool.header(),
-            spec=pool.spec,
-            stats=views.stats(pool),
-            totals=views.totals(pool),
-            completed_step=pool.blocks.completed_step,
-            connected=lease.streams > 0,
-            lease_remaining_ms=lease.remaining_ms,
-            draining=pool.draining,
-        )

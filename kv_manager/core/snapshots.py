@@ -86,7 +86,8 @@ def _blocks(pool: "Pool") -> Sliced[inspect_pb2.BlockInfo]:
     """The blocks that are not free, in order of their ids."""
     blocks = pool.blocks
     owners: dict[int, list[int]] = {}
-    yield from views.note_owners(pool, owners)
+    # A table that changes before the snapshot ends changes its blocks too, and their events name their owners.
+    yield from views.note_owners(pool, owners, range(1, blocks.num_blocks + 1))
     work = 0
     for block in range(1, blocks.high_water + 1):
         work += 1

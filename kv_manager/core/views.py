@@ -1,11 +1,13 @@
 """What people see of a pool: summaries, tables, blocks. Nothing here changes anything."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from kv_manager.core.block_pool import NULL_BLOCK
 from kv_manager.core.sequence import Sequence
+from kv_manager.core.slices import SLICE_BLOCKS, Sliced
 from octavo.kv.v1 import common_pb2, inspect_pb2
 
 if TYPE_CHECKING:
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 MAX_OWNERS = 64
 """Owners told per block: a prompt shared by thousands would make every answer about it huge."""
-OWNERS_SLICE = 2_048
+OWNERS_SLICE = 1_024
 """Table entries looked at between two pauses."""
 
 
@@ -71,15 +73,26 @@ def block_infos(pool: "Pool", wanted: Iterable[int]) -> list[inspect_pb2.BlockIn
     return [block_info(pool, block, owners[block]) for block in ids]
 
 
-def note_owners(pool: "Pool", owners: dict[int, list[int]]) -> Iterator[None]:
-    """Note for every block who names it, in slices. A table that changes meanwhile changes its blocks' events too."""
+def blocks_in_slices(pool: "Pool", wanted: Seq[int]) -> Sliced[inspect_pb2.BlockInfo]:
+    """As ``block_infos``, each block as it is when its slice comes."""
+    owners: dict[int, list[int]] = {}
+    yield from note_owners(pool, owners, wanted if isinstance(wanted, range) else frozenset(wanted))
+    for count, block in enumerate(wanted, start=1):
+        yield block_info(pool, block, owners.get(block, []))
+        if count % SLICE_BLOCKS == 0:
+            yield None
+
+
+def note_owners(pool: "Pool", owners: dict[int, list[int]], wanted: Container[int]) -> Iterator[None]:
+    """Note who names the ``wanted`` blocks, in slices."""
     looked = 0
     for sequence in _by_id(pool):
         for start in range(0, len(sequence.table), OWNERS_SLICE):
-            for block in sequence.table[start : start + OWNERS_SLICE]:
-                if block != NULL_BLOCK and len(told := owners.setdefault(block, [])) < MAX_OWNERS:
+            part = sequence.table[start : start + OWNERS_SLICE]
+            for block in part:
+                if block != NULL_BLOCK and block in wanted and len(told := owners.setdefault(block, [])) < MAX_OWNERS:
                     told.append(sequence.id)
-            looked += min(OWNERS_SLICE, len(sequence.table) - start)
+            looked += len(part)
             if looked >= OWNERS_SLICE:
                 looked = 0
                 yield None
