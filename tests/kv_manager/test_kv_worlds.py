@@ -40,6 +40,10 @@ REGIMES = {
     "block size 4": Regime(num_blocks=4, block_size=4, chunk=4, aborts=0.03),
     "block size 1": Regime(num_blocks=12, block_size=1, host_blocks=6),
     "outgrows the pool": Regime(num_blocks=4, block_size=1, host_blocks=8, outgrow=6),
+    "32 blocks, samples, fenced": Regime(
+        num_blocks=32, block_size=1, host_blocks=32, outgrow=8, forks="ahead", ordered=False, aborts=0.02
+    ),
+    "64 blocks": Regime(num_blocks=64, block_size=1, host_blocks=48, outgrow=20, restarts=0.02, aborts=0.02),
     "watermark": Regime(num_blocks=6, host_blocks=6, ordered=False, watermark=1),
     "samples ahead": Regime(num_blocks=12, forks="ahead", aborts=0.03),
     "samples late": Regime(num_blocks=12, forks="late", aborts=0.03),
@@ -79,7 +83,7 @@ REGIMES = {
 }
 
 WORLDS = int(os.environ.get("OCTAVO_KV_WORLDS", "80"))
-"""Worlds per regime; with 80, the 46 regimes make more than 200,000 operations."""
+"""Worlds per regime; with 80, the 48 regimes make more than 200,000 operations."""
 
 operations = 0
 
