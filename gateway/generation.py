@@ -4,20 +4,23 @@ The worker is read only when the last piece was taken, so a slow reader holds no
 HTTP/2 flow control lets the worker send ahead.
 """
 
+import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import grpc
 import grpc.aio
 
 from gateway import worker_errors
+from gateway.logprobs import LogprobReader
 from gateway.models import ServedModel
 from gateway.parameters import Parameters
 from gateway.prompts import Prompt
 from gateway.streams import Piece, SampleStream
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stops import StopAutomaton, StopScanner
+from gateway.text.tokenizer import Tokenizer
 from gateway.workers import Worker
 from octavo.worker.v1 import sampling_pb2, worker_pb2
 from service.errors import ServiceError
@@ -63,6 +66,12 @@ def worker_request(generation: Generation) -> worker_pb2.GenerateRequest:
         min_p=parameters.min_p,
         # The worker's seeds are unsigned: the same 64 bits.
         seed=None if parameters.seed is None else parameters.seed % 2**64,
+        typical_p=parameters.typical_p,
+        repetition_penalty=parameters.repetition_penalty,
+        presence_penalty=parameters.presence_penalty,
+        frequency_penalty=parameters.frequency_penalty,
+        logit_bias=parameters.logit_bias,
+        bad_words=_bad_words(generation.model.tokenizer, parameters.bad_words),
     )
     stop = sampling_pb2.StopConditions(
         max_tokens=generation.max_tokens,
@@ -75,9 +84,21 @@ def worker_request(generation: Generation) -> worker_pb2.GenerateRequest:
         token_ids=generation.prompt.token_ids,
         sampling=sampling,
         stop=stop,
+        logprobs=parameters.logprobs,
+        prompt_logprobs=parameters.prompt_logprobs,
         priority=parameters.priority,
         salt=parameters.cache_salt,
     )
+
+
+def _bad_words(tokenizer: Tokenizer, words: Iterable[str]) -> Iterator[sampling_pb2.TokenIds]:
+    """Each word as it is tokenized at the start of a text and behind a space."""
+    for word in words:
+        with contextlib.suppress(ValueError):  # a lone surrogate, which no model writes
+            spellings = [tokenizer.encode(text, add_special_tokens=False) for text in (word, f" {word}")]
+            for ids in spellings if spellings[0] != spellings[1] else spellings[:1]:
+                if ids:
+                    yield sampling_pb2.TokenIds(ids=ids)
 
 
 async def pieces(generation: Generation, worker: Worker) -> AsyncGenerator[Piece, None]:
@@ -127,4 +148,6 @@ def _sample(generation: Generation) -> SampleStream:
         generation.model.tokenizer, skip_special_tokens=parameters.skip_special_tokens, context=prompt.token_ids
     )
     scanner = StopScanner(StopAutomaton(parameters.stop))
-    return SampleStream(0, len(prompt.token_ids), detokenizer, scanner)
+    tokenizer = generation.model.tokenizer
+    hidden = tokenizer.special_ids if parameters.skip_special_tokens else frozenset()
+    return SampleStream(0, len(prompt.token_ids), detokenizer, scanner, LogprobReader(tokenizer, hidden))

@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
 from gateway.errors import InvalidRequest
+from gateway.logprobs import TokenLogprob, TokenLogprobs
 from gateway.parameters import BY_NAME
 from gateway.prompts import PROMPT
 from gateway.streams import FinishReason, Piece, Usage
@@ -105,7 +106,12 @@ def _template_tool_call(name: str, call: gateway_pb2.ToolCall) -> dict[str, Any]
 def generate_response(header: gateway_pb2.ResponseHeader, piece: Piece) -> gateway_pb2.GenerateResponse:
     """A piece for Generate."""
     response = gateway_pb2.GenerateResponse(
-        header=header, index=piece.index, text=piece.text, token_ids=piece.token_ids
+        header=header,
+        index=piece.index,
+        text=piece.text,
+        token_ids=piece.token_ids,
+        logprobs=_logprobs(piece.logprobs),
+        prompt_logprobs=_logprobs(piece.prompt_logprobs),
     )
     if piece.finish is not None:
         response.finish_reason = _FINISH_REASONS[piece.finish.reason]
@@ -117,7 +123,12 @@ def generate_response(header: gateway_pb2.ResponseHeader, piece: Piece) -> gatew
 def chat_response(header: gateway_pb2.ResponseHeader, piece: Piece, *, role: str) -> gateway_pb2.ChatResponse:
     """A piece for Chat; ``role`` is empty but in an answer's first message."""
     response = gateway_pb2.ChatResponse(
-        header=header, index=piece.index, role=role, content=piece.text, token_ids=piece.token_ids
+        header=header,
+        index=piece.index,
+        role=role,
+        content=piece.text,
+        token_ids=piece.token_ids,
+        logprobs=_logprobs(piece.logprobs),
     )
     if piece.finish is not None:
         response.finish_reason = _FINISH_REASONS[piece.finish.reason]
@@ -131,6 +142,15 @@ _FINISH_REASONS = {
     FinishReason.LENGTH: gateway_pb2.FINISH_REASON_LENGTH,
     FinishReason.ABORTED: gateway_pb2.FINISH_REASON_ABORTED,
 }
+
+
+def _logprobs(entries: Iterable[TokenLogprobs]) -> Iterator[gateway_pb2.TokenLogprobs]:
+    for entry in entries:
+        yield gateway_pb2.TokenLogprobs(token=_logprob(entry.token), top=map(_logprob, entry.top))
+
+
+def _logprob(token: TokenLogprob) -> gateway_pb2.TokenLogprob:
+    return gateway_pb2.TokenLogprob(token_id=token.token_id, text=token.text, bytes=token.bytes, logprob=token.logprob)
 
 
 def _usage(usage: Usage) -> gateway_pb2.Usage:

@@ -66,17 +66,18 @@ TABLE: tuple[Parameter, ...] = (
     Parameter("skip_special_tokens", Boolean(), True, "leaves special tokens out of the text"),
     Parameter("echo", Boolean(), False, "sends the prompt's text first", Call.GENERATE),
     Parameter("request_id", Text(max_bytes=128), "", "names the request in logs"),
+    Parameter("typical_p", Number(0, 1, above_low=True), 1.0, "keeps locally typical tokens"),
+    Parameter("repetition_penalty", Number(0, above_low=True), 1.0, "weakens tokens already seen"),
+    Parameter("presence_penalty", Number(-2, 2), 0.0, "weakens tokens already generated"),
+    Parameter("frequency_penalty", Number(-2, 2), 0.0, "weakens tokens by how often they came"),
+    Parameter("logit_bias", Biases(100), {}, "added to the logits of token ids"),
+    Parameter("bad_words", Texts(max_count=64, max_bytes=128), (), "texts that are never completed"),
+    Parameter("logprobs", Integer(0, 20), None, "log-probabilities of this many most likely tokens"),
+    Parameter("prompt_logprobs", Integer(0, 20), None, "the same for the prompt", Call.GENERATE),
     Parameter("n", Integer(1, 128), 1, "number of answers", served=(1,)),
     Parameter("best_of", Integer(1, 128), None, "answers generated, of which the n best are kept", served=(1,)),
     Parameter("beam_width", Integer(1, 128), None, "beam search of this width", served=()),
     Parameter("length_penalty", Number(), 1.0, "exponent of the length in a beam's score", served=(1,)),
-    Parameter("typical_p", Number(0, 1, above_low=True), 1.0, "keeps locally typical tokens", served=(1,)),
-    Parameter("repetition_penalty", Number(0, above_low=True), 1.0, "weakens tokens already seen", served=(1,)),
-    Parameter("presence_penalty", Number(-2, 2), 0.0, "weakens tokens already generated", served=(0,)),
-    Parameter("frequency_penalty", Number(-2, 2), 0.0, "weakens tokens by how often they came", served=(0,)),
-    Parameter("logit_bias", Biases(100), None, "added to the logits of token ids", served=()),
-    Parameter("logprobs", Integer(0, 20), None, "log-probabilities of this many most likely tokens", served=()),
-    Parameter("prompt_logprobs", Integer(0, 20), None, "the same for the prompt", Call.GENERATE, served=()),
     Parameter("response_format", Document(), None, "constrains the output", served=()),
     Parameter("tools", Document(), None, "functions the model may call", Call.CHAT, served=()),
     Parameter("adapter", Text(max_bytes=256), "", "fine-tuned weights", served=("",)),
@@ -104,6 +105,14 @@ class Parameters:
     skip_special_tokens: bool = True
     echo: bool = False
     request_id: str = ""
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: tuple[str, ...] = field(default=(), repr=False)
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 _USED = frozenset(Parameters.__dataclass_fields__)

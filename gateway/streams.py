@@ -10,6 +10,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.logprobs import LogprobReader, TokenLogprobs
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stops import StopScanner
 from octavo.worker.v1 import sampling_pb2, worker_pb2
@@ -52,12 +53,18 @@ class Piece:
     """New text and new tokens of sample ``index``; ``finish`` is set in its last piece.
 
     Text that an unfinished character or a possible stop string holds back comes with a later piece than its tokens.
+
+    Attributes:
+        logprobs: one entry per new token, when asked for.
+        prompt_logprobs: one entry per token of the prompt after its first, when asked for; in the first piece.
     """
 
     index: int
     text: str
     token_ids: Sequence[int]
     finish: Finish | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 _REASONS = {
@@ -75,14 +82,23 @@ class SampleStream:
         prompt_tokens: length of the prompt, for the usage.
         detokenizer: at the start of the answer.
         scanner: of the request's stop strings.
+        reader: of log-probabilities.
     """
 
-    def __init__(self, index: int, prompt_tokens: int, detokenizer: Detokenizer, scanner: StopScanner) -> None:
+    def __init__(
+        self,
+        index: int,
+        prompt_tokens: int,
+        detokenizer: Detokenizer,
+        scanner: StopScanner,
+        reader: LogprobReader,
+    ) -> None:
         self.index = index
         self.finish: Finish | None = None
         self._prompt_tokens = prompt_tokens
         self._detokenizer = detokenizer
         self._scanner = scanner
+        self._reader = reader
         self._cached_tokens = 0
         self._completion_tokens = 0
         self._first_token_seconds = 0.0
@@ -115,12 +131,25 @@ class SampleStream:
             texts.append(scanned.text)
             if scanned.stop is not None:
                 self.finish = Finish(FinishReason.STOP, scanned.stop, self._usage(None, seconds))
-                return Piece(self.index, "".join(texts), tuple(message.token_ids[: position + 1]), self.finish)
+                return self._piece(texts, message, position + 1)
         if message.HasField("finished"):
             texts.append(self._end(message.finished, seconds))
         elif not message.token_ids:
             return None
-        return Piece(self.index, "".join(texts), tuple(message.token_ids), self.finish)
+        return self._piece(texts, message, len(message.token_ids), stop_token)
+
+    def _piece(
+        self, texts: list[str], message: worker_pb2.GenerateResponse, tokens: int, stop_token: int | None = None
+    ) -> Piece:
+        """The piece with a message's first ``tokens`` tokens."""
+        return Piece(
+            self.index,
+            "".join(texts),
+            tuple(message.token_ids[:tokens]),
+            self.finish,
+            self._reader.read(message.logprobs[:tokens], stop_token),
+            self._reader.read(message.started.prompt_logprobs),
+        )
 
     def _end(self, finished: worker_pb2.Finished, seconds: float) -> str:
         """Set the finish that the worker tells; returns the text held back until now."""

@@ -12,7 +12,7 @@ MAX_LOGPROBS = 20
 MAX_PENALTY = 2.0
 MAX_BIAS = 100.0
 # Of all bad words together: each is looked at in every step.
-MAX_BAD_WORD_IDS = 4096
+MAX_BAD_WORD_IDS = 1 << 15
 
 Problems = dict[str, str]
 

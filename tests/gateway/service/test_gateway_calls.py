@@ -193,6 +193,31 @@ def test_parameters_reach_the_worker(gateway: Any, worker: Any) -> None:
     assert (request["temperature"], request["seed"], request["max_tokens"]) == (0.0, 2**64 - 1, 1)
 
 
+def test_sampling_parameters_and_logprobs_pass_through(gateway: Any, worker: Any) -> None:
+    wanted = {
+        "typical_p": 0.5,
+        "repetition_penalty": 1.5,
+        "presence_penalty": -0.5,
+        "frequency_penalty": 0.25,
+        "logit_bias": {7: 2.0},
+    }
+    request = gateway_pb2.GenerateRequest(
+        prompt="abc", options=Options(max_tokens=2, logprobs=2, prompt_logprobs=1, bad_words=["no"], **wanted)
+    )
+    first, second = gateway.stub.Generate(request, timeout=30)
+    sampling = worker.wait_event("request")["sampling"]
+    assert {name: sampling[name] for name in wanted} == wanted | {"logit_bias": {"7": 2.0}}
+    # Tokens are bytes in the order of the byte-level alphabet: n, o, and behind a space.
+    space, n, o = gateway.stub.Tokenize(gateway_pb2.TokenizeRequest(text=" no"), timeout=30).token_ids
+    assert sampling["bad_words"] == [{"ids": [n, o]}, {"ids": [space, n, o]}]
+    assert [(entry.token.text, entry.token.logprob) for entry in first.prompt_logprobs] == [("b", -1.0), ("c", -1.0)]
+    assert not second.prompt_logprobs
+    for response, letter in ((first, "a"), (second, "b")):
+        (entry,) = response.logprobs
+        assert (entry.token.text, entry.token.bytes, entry.token.logprob) == (letter, letter.encode(), -1.0)
+        assert [(one.token_id, one.logprob) for one in entry.top] == [(0, -0.5), (1, -0.5)]
+
+
 def test_worker_errors_reach_the_client(gateway: Any) -> None:
     code, message, _ = refused(lambda: generate(gateway, "FULL", max_tokens=9))
     assert (code, message) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full")

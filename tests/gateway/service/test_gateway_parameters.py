@@ -51,14 +51,16 @@ def problems(**values: Any) -> dict[str, str]:
         ("best_of", 2),
         ("beam_width", 1),
         ("length_penalty", 2.0),
-        ("typical_p", 0.5),
+        ("typical_p", 0.0),
         ("repetition_penalty", 0.0),
-        ("repetition_penalty", 1.1),
-        ("presence_penalty", 0.5),
+        ("repetition_penalty", math.inf),
+        ("presence_penalty", 2.1),
         ("frequency_penalty", -3.0),
-        ("logit_bias", {1: 5.0}),
-        ("logprobs", 0),
-        ("prompt_logprobs", 1),
+        ("logit_bias", 5.0),
+        ("logprobs", 21),
+        ("prompt_logprobs", -1),
+        ("bad_words", ["x"] * 65),
+        ("bad_words", "text"),
         ("response_format", object()),
         ("adapter", "lora"),
         ("cache_salt", "s" * 129),
@@ -79,6 +81,16 @@ def test_elements_are_named_by_their_place() -> None:
     assert set(found) == {"stop[1]", "stop[2]", "stop_token_ids[2]", "stop_token_ids[3]"}
     assert found["stop[2]"] == "1026 bytes found, allowed is text of 1 to 1024 bytes"
     assert found["stop_token_ids[2]"] == "100 found, allowed is a token id from 0 to 99"
+
+
+def test_biases_are_named_by_their_token() -> None:
+    """B64: whatever an id or a bias is, it is refused by name before any worker hears of it."""
+    biases = {-1: 0.0, 100: 0.0, 10**9: 0.0, "AI": 0.0, 1: 101.0, 2: -101.0, 3: math.nan}
+    found = problems(logit_bias=biases)
+    assert set(found) == {f"logit_bias[{token}]" for token in biases}
+    assert found["logit_bias[100]"] == "100 found, allowed is a whole number from 0 to 99"
+    assert found["logit_bias[1]"] == "101 found, allowed is a finite number at least -100 and at most 100"
+    assert validate(Call.GENERATE, {"logit_bias": {0: 100, 99: -100.0}}, VOCAB_SIZE).logit_bias == {0: 100, 99: -100.0}
 
 
 def test_what_a_version_takes_is_named() -> None:
@@ -113,6 +125,8 @@ def test_a_parameter_of_another_call_is_refused() -> None:
     [
         {"temperature": 0, "top_p": 1, "min_p": 1.0, "top_k": 0, "max_tokens": 1},
         {"n": 1, "best_of": 1, "typical_p": 1.0, "repetition_penalty": 1, "presence_penalty": 0.0, "adapter": ""},
+        {"typical_p": 0.5, "repetition_penalty": 1.1, "presence_penalty": -2, "frequency_penalty": 2, "logprobs": 0},
+        {"bad_words": ["x" * 128] * 64, "logprobs": 20, "prompt_logprobs": 20},
         {"stop": ["x" * 1024] * 16, "stop_token_ids": [0, 99], "seed": -(2**63), "request_id": "é" * 64},
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.logprobs import LogprobReader, TokenLogprob
 from gateway.streams import FinishReason, Piece, SampleStream
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stops import StopAutomaton, StopScanner
@@ -22,11 +23,24 @@ def stream(toy_tokenizer: Tokenizer) -> SampleStream:
 
 
 def new_stream(tokenizer: Tokenizer, stops: Sequence[str] = ()) -> SampleStream:
-    return SampleStream(0, 7, Detokenizer(tokenizer), StopScanner(StopAutomaton(stops)))
+    reader = LogprobReader(tokenizer, tokenizer.special_ids)
+    return SampleStream(0, 7, Detokenizer(tokenizer), StopScanner(StopAutomaton(stops)), reader)
 
 
 def tokens(ids: Sequence[int]) -> worker_pb2.GenerateResponse:
     return worker_pb2.GenerateResponse(token_ids=ids)
+
+
+def told(ids: Sequence[int]) -> list[sampling_pb2.TokenLogprobs]:
+    """Log-probabilities by id, with the id and the next one as the most likely."""
+    return [
+        sampling_pb2.TokenLogprobs(
+            token_id=id_,
+            logprob=-id_,
+            top=[sampling_pb2.TokenLogprob(token_id=one, logprob=-one) for one in (id_, id_ + 1)],
+        )
+        for id_ in ids
+    ]
 
 
 def last(
@@ -123,3 +137,31 @@ def test_texts_concatenate_whatever_the_messages(
     streamed = [id_ for piece in pieces for id_ in piece.token_ids]
     assert streamed == ids[: len(streamed)]
     assert ends or streamed == ids
+
+
+@pytest.mark.unit
+def test_logprobs_have_the_bytes_of_the_text(toy_tokenizer: Tokenizer, stream: SampleStream) -> None:
+    # Four byte tokens of an emoji, one letter, and the end, which is a token and no text.
+    ids = [*toy_tokenizer.encode("🐙a"), END_ID]
+    message = last(ids, sampling_pb2.FINISH_REASON_STOP, END_ID)
+    message.logprobs.extend(told(ids))
+    message.started.prompt_logprobs.extend(told([1, 2]))
+    (piece,) = run(stream, [message])
+    assert piece.text == "🐙a"
+    assert [entry.token.token_id for entry in piece.logprobs] == ids
+    assert b"".join(entry.token.bytes for entry in piece.logprobs).decode() == piece.text
+    assert piece.logprobs[0].token.text == "\ufffd"
+    assert piece.logprobs[4].token == TokenLogprob(ids[4], "a", b"a", -float(ids[4]))
+    assert [one.token_id for one in piece.logprobs[4].top] == [ids[4], ids[4] + 1]
+    assert piece.logprobs[5].token.text == toy_tokenizer.token(END_ID)
+    assert [entry.token.token_id for entry in piece.prompt_logprobs] == [1, 2]
+
+
+@pytest.mark.unit
+def test_logprobs_end_with_the_token_of_the_stop_string(toy_tokenizer: Tokenizer) -> None:
+    ids = toy_tokenizer.encode("abcde")
+    message = tokens(ids)
+    message.logprobs.extend(told(ids))
+    (piece,) = run(new_stream(toy_tokenizer, ["bc"]), [message])
+    assert (piece.text, list(piece.token_ids)) == ("a", ids[:3])
+    assert [entry.token.token_id for entry in piece.logprobs] == ids[:3]

@@ -20,6 +20,7 @@ from typing import Any
 
 import grpc
 from byte_tokenizer import END_ID, VOCAB_SIZE, tokenizer_files
+from google.protobuf.json_format import MessageToDict
 
 from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
 from service.channels import TlsFiles
@@ -72,6 +73,7 @@ class ToyWorker(worker_pb2_grpc.WorkerServiceServicer):
             temperature=request.sampling.temperature,
             max_tokens=request.stop.max_tokens,
             seed=request.sampling.seed,
+            sampling=MessageToDict(request.sampling, preserving_proto_field_name=True),
         )
         sent = 0
         how = "cancelled"
@@ -92,7 +94,13 @@ class ToyWorker(worker_pb2_grpc.WorkerServiceServicer):
         for position in range(request.stop.max_tokens):
             token = prompt[position % len(prompt)]
             response = worker_pb2.GenerateResponse(token_ids=[token])
+            if request.HasField("logprobs"):
+                response.logprobs.append(_logprobs(token, request.logprobs))
             if position == 0:
+                if request.HasField("prompt_logprobs"):
+                    response.started.prompt_logprobs.extend(
+                        _logprobs(one, request.prompt_logprobs) for one in prompt[1:]
+                    )
                 response.started.prompt_tokens = len(prompt)
                 response.started.cached_tokens = len(prompt) // 2
             stopped = token in request.stop.stop_token_ids or (token == END_ID and not request.stop.ignore_eos)
@@ -115,6 +123,12 @@ class ToyWorker(worker_pb2_grpc.WorkerServiceServicer):
             if fault == "DIE":
                 os._exit(1)
             await asyncio.sleep(self._token_seconds)
+
+
+def _logprobs(token: int, top: int) -> sampling_pb2.TokenLogprobs:
+    """Every token has log-probability -1; the most likely ones are those of the smallest ids, at -0.5."""
+    likely = [sampling_pb2.TokenLogprob(token_id=id_, logprob=-0.5) for id_ in range(top)]
+    return sampling_pb2.TokenLogprobs(token_id=token, logprob=-1.0, top=likely)
 
 
 def _fault(prompt: list[int]) -> str:
