@@ -26,7 +26,7 @@ class GeneralConfig(ModelConfig):
     """Sizes of a model of transformers."""
 
     described: str
-    """Everything that its config.json says, as JSON."""
+    """Everything that its config.json says and the rotary embedding made of it, as JSON."""
 
 
 class GeneralModel:
@@ -127,7 +127,7 @@ def _configured(
         window=None,
         bos_token_id=next(iter(read_ids(values, generation, "bos_token_id")), None),
         eos_token_ids=read_ids(values, generation, "eos_token_id"),
-        described=json.dumps(raw, sort_keys=True),
+        described=json.dumps([raw, getattr(hf_config, "rope_parameters", None)], sort_keys=True),
     )
     return config, hf_config
 

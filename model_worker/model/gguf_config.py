@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import numpy as np
-
 from model_worker.model.errors import UnsupportedModelError
-from model_worker.model.gguf_file import GgufFile
+from model_worker.model.gguf_file import GgufFile, shortest
 from model_worker.model.gguf_rope import rope_scaling
 
 
@@ -48,11 +46,6 @@ def hf_generation_config(file: GgufFile) -> dict[str, Any]:
     names = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
     ids = {name: file.metadata(f"tokenizer.ggml.{key}_token_id") for key, name in names.items()}
     return {name: token for name, token in ids.items() if token is not None}
-
-
-def shortest(value: float) -> float:
-    """The number a float32 was written for: 1e-05 rather than 9.999999747378752e-06."""
-    return float(str(np.float32(value)))
 
 
 def _rope(file: GgufFile, head_dim: int) -> dict[str, Any]:

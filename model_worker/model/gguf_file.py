@@ -96,6 +96,11 @@ def dequantised(tensor: Any) -> torch.Tensor:
     return torch.from_numpy(np.array(values, dtype=np.float32).reshape(shape(tensor)))
 
 
+def shortest(value: float) -> float:
+    """The number a float32 was written for: 1e-05 rather than 9.999999747378752e-06."""
+    return float(str(np.float32(value)))
+
+
 def _unpermuted(weights: torch.Tensor, heads: int) -> torch.Tensor:
     """Rows of q and k in the half-split rotary order: GGUF stores them as interleaved pairs.
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from model_worker.model.errors import UnsupportedModelError
-from model_worker.model.gguf_file import GgufFile, dequantised
+from model_worker.model.gguf_file import GgufFile, dequantised, shortest
 from model_worker.model.rope import RopeConfig, inverse_frequencies
 
 _LLAMA3, _LONG, _SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
@@ -28,11 +28,11 @@ def rope_scaling(file: GgufFile, theta: float, head_dim: int) -> dict[str, Any] 
         case "none":
             return None
         case "linear":
-            return {"rope_type": "linear", "factor": float(file.required("rope.scaling.factor"))}
+            return {"rope_type": "linear", "factor": shortest(file.required("rope.scaling.factor"))}
         case "yarn":
             return {
                 "rope_type": "yarn",
-                "factor": float(file.required("rope.scaling.factor")),
+                "factor": shortest(file.required("rope.scaling.factor")),
                 "original_max_position_embeddings": int(file.required("rope.scaling.original_context_length")),
             }
         case _:
@@ -45,10 +45,10 @@ def _longrope(file: GgufFile) -> dict[str, Any]:
     attention_factor = file.optional("rope.scaling.attn_factor", None)
     return {
         "rope_type": "longrope",
-        "long_factor": dequantised(file.stored[_LONG]).tolist(),
-        "short_factor": dequantised(file.stored[_SHORT]).tolist(),
+        "long_factor": [shortest(divisor) for divisor in dequantised(file.stored[_LONG]).tolist()],
+        "short_factor": [shortest(divisor) for divisor in dequantised(file.stored[_SHORT]).tolist()],
         "original_max_position_embeddings": int(file.required("rope.scaling.original_context_length")),
-        **({} if attention_factor is None else {"attention_factor": float(attention_factor)}),
+        **({} if attention_factor is None else {"attention_factor": shortest(attention_factor)}),
     }
 
 

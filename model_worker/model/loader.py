@@ -108,7 +108,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
 def _fingerprint(config: ModelConfig, checkpoint: Checkpoint, kv_dtype: torch.dtype) -> str:
     digest = hashlib.sha256()
-    described = json.dumps(asdict(config), sort_keys=True).encode()
+    # How far a worker goes does not change what it writes; where it does, the rotary embedding says so.
+    described = json.dumps({**asdict(config), "max_context": None}, sort_keys=True).encode()
     for part in (described, str(kv_dtype).encode(), *checkpoint.identity()):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)

@@ -50,8 +50,8 @@ _EXPERTS = {"num_experts_per_tok": 2, "num_hidden_layers": 2}
 _LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,
-    "short_factor": [1.0 + 0.05 * index for index in range(12)],
-    "long_factor": [1.0 + 0.7 * index for index in range(12)],
+    "short_factor": [round(1.0 + 0.05 * index, 2) for index in range(12)],
+    "long_factor": [round(1.0 + 0.7 * index, 2) for index in range(12)],
 }
 
 
