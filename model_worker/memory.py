@@ -42,7 +42,7 @@ def plan_memory(settings: WorkerSettings) -> MemoryPlan:
         StartError: not even one block fits, or the device does not exist.
         ModelLoadError: the model cannot be read.
     """
-    config = read_config(settings.model)
+    config = read_config(settings.model, settings.max_context)
     device = _device(settings.device)
     name = settings.dtype
     if name == "auto":
