@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,19 @@ def generate(
     top_p: Annotated[float | None, typer.Option(help="keep this much probability, in (0, 1]")] = None,
     top_k: Annotated[int | None, typer.Option(max=INT32_MAX, help="keep the k most likely tokens; 0 keeps all")] = None,
     min_p: Annotated[float | None, typer.Option(help="drop tokens below this share of the most likely one")] = None,
+    typical_p: Annotated[float | None, typer.Option(help="keep locally typical tokens, in (0, 1]")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="weaken tokens already seen, above 0")] = None,
+    presence_penalty: Annotated[float | None, typer.Option(help="weaken tokens already generated, -2 to 2")] = None,
+    frequency_penalty: Annotated[float | None, typer.Option(help="the same by how often they came, -2 to 2")] = None,
+    logit_bias: Annotated[
+        list[str] | None, typer.Option(metavar="ID=BIAS", help="added to a token's logit; may be given again")
+    ] = None,
+    bad_word: Annotated[list[str] | None, typer.Option(help="text never generated; may be given again")] = None,
+    min_tokens: Annotated[int | None, typer.Option(max=INT32_MAX, help="generated before a stop token")] = None,
+    logprobs: Annotated[
+        int | None, typer.Option(max=INT32_MAX, help="with --json: log-probabilities of this many likely tokens")
+    ] = None,
+    prompt_logprobs: Annotated[int | None, typer.Option(max=INT32_MAX, help="the same for the prompt")] = None,
     seed: Annotated[int | None, typer.Option(max=INT64_MAX, help="makes sampling repeatable")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="text that ends the answer; may be given again")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="go on past the end-of-sequence token")] = False,
@@ -31,6 +45,8 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end instead of text")] = False,
 ) -> None:
     """Continue a prompt. Text goes to stdout as it comes, usage to stderr; Ctrl-C cancels the request."""
+    if not as_json and (logprobs is not None or prompt_logprobs is not None):
+        raise typer.BadParameter("log-probabilities are printed with --json only", param_hint="--logprobs")
     from cli.calls import answers_of, channel_to
     from cli.options import accept_any_bytes, gateway_address
     from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
@@ -41,6 +57,15 @@ def generate(
         top_p=top_p,
         top_k=top_k,
         min_p=min_p,
+        typical_p=typical_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=dict(map(_bias, logit_bias or [])),
+        bad_words=bad_word or [],
+        min_tokens=min_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         seed=seed,
         stop=stop or [],
         ignore_eos=ignore_eos,
@@ -49,27 +74,33 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     request = gateway_pb2.GenerateRequest(model=model, prompt=text, options=options)
     address = gateway_address(address)
-    parts: list[str] = []
-    token_ids: list[int] = []
-    last: gateway_pb2.GenerateResponse | None = None
+    answers: list[gateway_pb2.GenerateResponse] = []
     with channel_to(address, "gateway") as channel:
         call = gateway_pb2_grpc.GatewayServiceStub(channel).Generate(request, timeout=timeout)
         try:
-            for last in answers_of(call):
-                parts.append(last.text)
-                token_ids.extend(last.token_ids)
+            for answer in answers_of(call):
+                answers.append(answer)
                 if not as_json:
-                    sys.stdout.write(last.text)
+                    sys.stdout.write(answer.text)
                     sys.stdout.flush()
         finally:
             call.cancel()  # no effect on a call that has ended
-    if last is None:
+    if not answers:
         raise CliError(f"the gateway at {address} ended the stream without an answer")
     if as_json:
-        print(json.dumps(_summary("".join(parts), token_ids, last), ensure_ascii=False))
+        print(json.dumps(_summary(answers), ensure_ascii=False))
     else:
         print(flush=True)
-        print(usage_line(last.usage, last.finish_reason), file=sys.stderr)
+        print(usage_line(answers[-1].usage, answers[-1].finish_reason), file=sys.stderr)
+
+
+def _bias(given: str) -> tuple[int, float]:
+    """``ID=BIAS``."""
+    try:
+        token, bias = given.split("=")
+        return int(token), float(bias)
+    except ValueError:
+        raise typer.BadParameter(f"{given} is not ID=BIAS, such as 11=-5", param_hint="--logit-bias") from None
 
 
 def usage_line(usage: "gateway_pb2.Usage", finish_reason: "gateway_pb2.FinishReason") -> str:
@@ -91,16 +122,29 @@ def finish_name(finish_reason: "gateway_pb2.FinishReason") -> str:
     return gateway_pb2.FinishReason.Name(finish_reason).removeprefix("FINISH_REASON_").lower()
 
 
-def _summary(text: str, token_ids: list[int], last: "gateway_pb2.GenerateResponse") -> dict[str, Any]:
+def _summary(answers: "Sequence[gateway_pb2.GenerateResponse]") -> dict[str, Any]:
     from google.protobuf.json_format import MessageToDict
 
+    last = answers[-1]
     usage = MessageToDict(last.usage, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    return {
+    summary = {
         "request_id": last.header.request_id,
         "model": last.header.model,
-        "text": text,
-        "token_ids": token_ids,
+        "text": "".join(answer.text for answer in answers),
+        "token_ids": [token for answer in answers for token in answer.token_ids],
         "finish_reason": finish_name(last.finish_reason),
         "stop_reason": last.stop_reason,
         "usage": usage,
     }
+    for name in ("prompt_logprobs", "logprobs"):
+        entries = [_position(entry) for answer in answers for entry in getattr(answer, name)]
+        if entries:
+            summary[name] = entries
+    return summary
+
+
+def _position(entry: "gateway_pb2.TokenLogprobs") -> dict[str, Any]:
+    chosen, *top = (
+        {"token_id": one.token_id, "text": one.text, "logprob": one.logprob} for one in (entry.token, *entry.top)
+    )
+    return {**chosen, "top": top}

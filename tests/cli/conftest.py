@@ -38,7 +38,13 @@ class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
         if request.prompt == "loading":
             raise ServiceError(grpc.StatusCode.UNAVAILABLE, "no worker is ready", reason="NO_WORKER", retry_seconds=1)
         for number, word in enumerate(request.prompt.split(" ")):
-            yield gateway_pb2.GenerateResponse(text=word if number == 0 else f" {word}", token_ids=[number])
+            answer = gateway_pb2.GenerateResponse(text=word if number == 0 else f" {word}", token_ids=[number])
+            if request.options.HasField("logprobs"):
+                answer.logprobs.add(
+                    token=gateway_pb2.TokenLogprob(token_id=number, text="t", logprob=-0.5),
+                    top=[gateway_pb2.TokenLogprob(token_id=9, text="u", logprob=-1.5)],
+                )
+            yield answer
             if request.prompt == "break off":
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
             if request.prompt == "hang":

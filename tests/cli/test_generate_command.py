@@ -34,6 +34,39 @@ def test_every_option_reaches_the_gateway_and_absent_ones_stay_absent(gateway: A
     assert not absent.ListFields()
 
 
+def test_sampling_options_reach_the_gateway(gateway: Any, octavo: Any) -> None:
+    options = ["--typical-p", "0.9", "--repetition-penalty", "1.2", "--presence-penalty", "-0.5", "--min-tokens", "2"]
+    more = ["--frequency-penalty", "0.25", "--logit-bias", "7=-5", "--logit-bias", "8=2.5", "--bad-word", "no way"]
+    octavo(["generate", "a", *options, *more, "--logprobs", "0", "--json", "--address", gateway.address])
+    (given,) = (request.options for request in gateway.servicer.requests)
+    assert (given.typical_p, given.repetition_penalty, given.presence_penalty) == (0.9, 1.2, -0.5)
+    assert (given.frequency_penalty, dict(given.logit_bias)) == (0.25, {7: -5.0, 8: 2.5})
+    assert (list(given.bad_words), given.min_tokens) == (["no way"], 2)
+    assert (given.HasField("logprobs"), given.logprobs, given.HasField("prompt_logprobs")) == (True, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--logit-bias", "7"], "7 is not ID=BIAS"),
+        (["--logit-bias", "AI=1"], "AI=1 is not ID=BIAS"),
+        (["--logprobs", "1"], "log-probabilities are printed with --json only"),
+    ],
+)
+def test_a_malformed_sampling_option_is_named(octavo: Any, options: list[str], said: str) -> None:
+    done = octavo(["generate", "a", *options, "--address", "127.0.0.1:1"])
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+
+
+def test_json_lists_the_logprobs_that_came(gateway: Any, octavo: Any) -> None:
+    done = octavo(["generate", "x y", "--json", "--logprobs", "1", "--address", gateway.address])
+    assert json.loads(done.stdout)["logprobs"] == [
+        {"token_id": token, "text": "t", "logprob": -0.5, "top": [{"token_id": 9, "text": "u", "logprob": -1.5}]}
+        for token in (0, 1)
+    ]
+
+
 def test_a_prompt_from_stdin_keeps_its_line_breaks(gateway: Any, octavo: Any) -> None:
     done = octavo(["generate", "-", "--address", gateway.address], stdin="one\ntwo\n")
     assert gateway.servicer.requests[0].prompt == "one\ntwo\n"
