@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,17 +20,18 @@ from service.process import announce_ready
 
 # Off a terminal nothing spins; a line this often says that a wait goes on.
 QUIET_TICK_SECONDS = 5
-ENDPOINTS = (stack.GATEWAY, stack.WORKER, stack.WORKER_METRICS, stack.MANAGER, stack.MANAGER_METRICS)
 
 
-def run_stack(options: stack.StackOptions, grace_seconds: float, *, in_process: bool) -> None:
-    """Start all, say how to call, and wait for Ctrl-C or the first death.
+def run_stack(
+    options: stack.StackOptions, endpoints: Iterable[stack.Endpoint], grace_seconds: float, *, in_process: bool
+) -> None:
+    """Start all, listening on ``endpoints``, say how to call, and wait for Ctrl-C or the first death.
 
     Raises:
         CliError: a port is taken, or a child died; the message ends with the child's last lines.
         SystemExit: 130 after a second Ctrl-C.
     """
-    addresses = {endpoint: stack.listen_address(endpoint, options) for endpoint in ENDPOINTS}
+    addresses = {endpoint: stack.listen_address(endpoint, options) for endpoint in endpoints}
     stack.check_free(addresses)
     console = Console(stderr=True, highlight=False)
     printer = LogPrinter(console)
@@ -54,6 +55,7 @@ class Started:
     """Addresses in use, as the ready lines told them."""
 
     gateway: str
+    http: str | None
     worker: str
     manager: str
     model: str
@@ -86,10 +88,11 @@ def _start(
     if not early:
         supervisor.start("gateway", stack.gateway_command(options, addresses, [worker]))
     with progress.shown("the gateway connects") as tick:
-        gateway = str(supervisor.wait_ready("gateway", tick)["grpc"])
+        gateway_ready = supervisor.wait_ready("gateway", tick)
+        gateway = str(gateway_ready["grpc"])
         # The parent uses gRPC only from here on: every child is started, nothing forks after gRPC has threads.
         supervisor.wait_until(lambda: _await_serving(gateway), tick)
-    return Started(gateway, worker, manager, str(worker_ready.get("model", "")))
+    return Started(gateway, gateway_ready.get("http"), worker, manager, str(worker_ready.get("model", "")))
 
 
 def _await_serving(address: str) -> None:
@@ -111,13 +114,21 @@ def _await_serving(address: str) -> None:
 def _announce(console: Console, started: Started) -> None:
     """How to call it: for people on a terminal, one JSON line on stdout for programs otherwise."""
     if not sys.stdout.isatty():
-        announce_ready("octavo", started.gateway, worker=started.worker, manager=started.manager, model=started.model)
+        announce_ready(
+            "octavo",
+            started.gateway,
+            http=started.http,
+            worker=started.worker,
+            manager=started.manager,
+            model=started.model,
+        )
     host, _, port = started.gateway.rpartition(":")
     address = "" if (host, port) == ("127.0.0.1", str(stack.GATEWAY.default_port)) else f" --address {started.gateway}"
     manager = "" if started.manager.endswith(f":{stack.MANAGER.default_port}") else f" --address {started.manager}"
     command = _own_command()
     # Greedy: at temperature 1 a small model rambles.
     request = json.dumps({"prompt": "Once upon a time", "options": {"max_tokens": 32, "temperature": 0}})
+    http = f"\n  OpenAI clients: base_url http://{started.http}/v1, any api_key" if started.http else ""
     console.print(
         f"""
 [bold green]Octavo serves {escape(started.model)} at {started.gateway}[/bold green]
@@ -125,7 +136,7 @@ def _announce(console: Console, started: Started) -> None:
   {command} generate "Once upon a time" --temperature 0{address}
   {command} chat --temperature 0{address}
   {command} inspect{manager}
-  grpcurl -plaintext -d '{escape(request)}' {started.gateway} octavo.gateway.v1.GatewayService/Generate
+  grpcurl -plaintext -d '{escape(request)}' {started.gateway} octavo.gateway.v1.GatewayService/Generate{http}
 
 Ctrl-C drains everything, a second one kills.
 """,

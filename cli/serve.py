@@ -16,6 +16,8 @@ def serve(
     served_name: Annotated[str | None, typer.Option(help="name that clients use [default: the folder's]")] = None,
     host: Annotated[str, typer.Option(help="address that all services listen on")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(help="gateway's port [default: 50050]")] = None,
+    http_port: Annotated[int | None, typer.Option(help="gateway's HTTP port [default: 8000]")] = None,
+    http: Annotated[bool, typer.Option(help="serve OpenAI's HTTP API too")] = True,
     worker_port: Annotated[int | None, typer.Option(help="[default: 50051]")] = None,
     manager_port: Annotated[int | None, typer.Option(help="[default: 50052]")] = None,
     worker_metrics_port: Annotated[int | None, typer.Option(help="[default: 9101]")] = None,
@@ -50,6 +52,7 @@ def serve(
         host=host,
         ports={
             stack.GATEWAY: port,
+            stack.GATEWAY_HTTP: http_port,
             stack.WORKER: worker_port,
             stack.MANAGER: manager_port,
             stack.WORKER_METRICS: worker_metrics_port,
@@ -73,4 +76,5 @@ def serve(
         },
         gateway={"default_max_tokens": default_max_tokens},
     )
-    run_stack(options, grace_seconds, in_process=in_process)
+    endpoints = [endpoint for endpoint in stack.ENDPOINTS if http or endpoint is not stack.GATEWAY_HTTP]
+    run_stack(options, endpoints, grace_seconds, in_process=in_process)

@@ -24,6 +24,7 @@ class Endpoint:
 
 
 GATEWAY = Endpoint("gateway", "gateway", "OCTAVO_GATEWAY_", "listen", 50050, "--port")
+GATEWAY_HTTP = Endpoint("gateway's HTTP", "gateway", "OCTAVO_GATEWAY_", "http_listen", 8000, "--http-port")
 WORKER = Endpoint("model worker", "worker", "OCTAVO_WORKER_", "listen", 50051, "--worker-port")
 MANAGER = Endpoint("KV manager", "kv_manager", "OCTAVO_KV_", "listen", 50052, "--manager-port")
 WORKER_METRICS = Endpoint(
@@ -32,6 +33,8 @@ WORKER_METRICS = Endpoint(
 MANAGER_METRICS = Endpoint(
     "KV manager's metrics", "kv_manager", "OCTAVO_KV_", "metrics", 9102, "--manager-metrics-port"
 )
+
+ENDPOINTS = (GATEWAY, GATEWAY_HTTP, WORKER, WORKER_METRICS, MANAGER, MANAGER_METRICS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class StackOptions:
 
 
 # What the gateway and the worker import beyond this command's own libraries.
-LIBRARIES = ("jinja2", "pydantic_settings", "safetensors", "tokenizers", "torch")
+LIBRARIES = ("jinja2", "pydantic_settings", "safetensors", "starlette", "tokenizers", "torch", "uvicorn")
 
 
 def check_installed() -> None:
@@ -135,7 +138,9 @@ def worker_command(options: StackOptions, addresses: Mapping[Endpoint, str], man
 
 
 def gateway_command(options: StackOptions, addresses: Mapping[Endpoint, str], workers: Iterable[str]) -> list[str]:
-    listen = {"listen": addresses[GATEWAY], "workers": ",".join(workers)}
+    # An address that is missing here is one not to listen on.
+    http = addresses.get(GATEWAY_HTTP, "")
+    listen = {"listen": addresses[GATEWAY], "http_listen": http, "workers": ",".join(workers)}
     return ["-m", "gateway", *flags({**options.common, **options.gateway, **listen})]
 
 

@@ -16,7 +16,7 @@ from processes import ServiceProcess
 pytestmark = [pytest.mark.e2e, pytest.mark.model]
 
 PORTS = [
-    *("--port", "0", "--worker-port", "0", "--manager-port", "0"),
+    *("--port", "0", "--http-port", "0", "--worker-port", "0", "--manager-port", "0"),
     *("--worker-metrics-port", "0", "--manager-metrics-port", "0"),
 ]
 # 64 blocks of 16 tokens: room for 1,024 tokens.

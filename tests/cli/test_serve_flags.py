@@ -16,6 +16,7 @@ ADDRESSES = {
     stack.WORKER_METRICS: "127.0.0.1:3",
     stack.MANAGER: "127.0.0.1:4",
     stack.MANAGER_METRICS: "127.0.0.1:5",
+    stack.GATEWAY_HTTP: "127.0.0.1:6",
 }
 
 
@@ -73,8 +74,15 @@ def test_options_not_given_are_left_to_the_services() -> None:
         *("--listen", "127.0.0.1:2", "--metrics", "127.0.0.1:3", "--manager", "127.0.0.1:9"),
     ]
     assert stack.gateway_command(options, ADDRESSES, ["a:1", "b:2"]) == [
-        *("-m", "gateway", "--grace-seconds", "10.0", "--listen", "127.0.0.1:1", "--workers", "a:1,b:2")
+        *("-m", "gateway", "--grace-seconds", "10.0", "--listen", "127.0.0.1:1", "--http-listen", "127.0.0.1:6"),
+        *("--workers", "a:1,b:2"),
     ]
+
+
+def test_an_endpoint_that_is_left_out_is_switched_off() -> None:
+    addresses = {endpoint: address for endpoint, address in ADDRESSES.items() if endpoint is not stack.GATEWAY_HTTP}
+    command = stack.gateway_command(stack.StackOptions(), addresses, ["a:1"])
+    assert command[command.index("--http-listen") + 1] == ""
 
 
 def test_the_embedded_manager_has_flags_of_its_own() -> None:

@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.model]
 
 # Blocks that another test covers: containers by tests/repository/test_containers.py.
 COVERED_ELSEWHERE = {"sh"}
-PORTS = "--port 0 --worker-port 0 --manager-port 0 --worker-metrics-port 0 --manager-metrics-port 0 --threads 2"
+LISTENERS = ("port", "http-port", "worker-port", "manager-port", "worker-metrics-port", "manager-metrics-port")
+PORTS = " ".join([*(f"--{name} 0" for name in LISTENERS), "--threads 2"])
 
 
 def blocks() -> list[tuple[str, str]]:
