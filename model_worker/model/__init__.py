@@ -3,7 +3,7 @@
 from model_worker.model.config import ModelConfig
 from model_worker.model.errors import CheckpointError, ModelLoadError, UnsupportedModelError
 from model_worker.model.gguf_convert import convert_gguf
-from model_worker.model.loader import LoadedModel, load_model, read_config
+from model_worker.model.loader import LoadedModel, load_model, local_model, read_config
 
 __all__ = [
     "CheckpointError",
@@ -13,5 +13,6 @@ __all__ = [
     "UnsupportedModelError",
     "convert_gguf",
     "load_model",
+    "local_model",
     "read_config",
 ]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import prod
@@ -23,6 +24,8 @@ Progress = Callable[[int, int], None]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+_HUB_ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -43,7 +46,7 @@ def load_model(
     progress: Progress | None = None,
     max_context: int | None = None,
 ) -> LoadedModel:
-    """Loads `path`, a folder with config.json and safetensors or a GGUF file, in one dtype onto one device.
+    """Loads `path`, a folder with config.json and safetensors, a GGUF file or a hub id, in one dtype onto one device.
 
     Up to `max_context` positions will be served, by default as many as the model was made for: some rotary embeddings
     depend on it. Progress counts the bytes of the loaded model. Raises CheckpointError or UnsupportedModelError, whose
@@ -52,25 +55,27 @@ def load_model(
     if dtype not in DTYPES.values():
         raise UnsupportedModelError(f"{dtype} is not supported; supported: {', '.join(DTYPES)}")
     target = torch.device(device)
-    with open_checkpoint(path) as checkpoint:
+    place = local_model(path)
+    with open_checkpoint(place) as checkpoint:
         if is_native(checkpoint.config()):
             model: CausalLM = _native(checkpoint, dtype, target, progress, max_context)
         else:
             # transformers takes seconds to import, and the native path needs none of it.
             from model_worker.model.general import load_general
 
-            model = load_general(checkpoint, Path(path), dtype, target, max_context)
+            model = load_general(checkpoint, place, dtype, target, max_context)
         return LoadedModel(model, model.config, dtype, target, _fingerprint(model.config, checkpoint, dtype))
 
 
 def read_config(path: str | Path, max_context: int | None = None) -> ModelConfig:
     """The configuration of a checkpoint, without its weights. Raises as `load_model`."""
-    with open_checkpoint(path) as checkpoint:
+    place = local_model(path)
+    with open_checkpoint(place) as checkpoint:
         if is_native(checkpoint.config()):
             return read_decoder_config(checkpoint.config(), checkpoint.generation_config(), max_context)
         from model_worker.model.general import read_general_config
 
-        return read_general_config(checkpoint, Path(path), max_context)
+        return read_general_config(checkpoint, place, max_context)
 
 
 def _native(
@@ -96,11 +101,24 @@ def _native(
     return DecoderModel(config, read, dtype, device)
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
-    """The checkpoint at `path`, to be closed by its context manager. Raises CheckpointError."""
-    place = Path(path)
-    if not place.exists():
-        raise CheckpointError(f"no such model: {place}")
+def local_model(model: str | Path) -> Path:
+    """The folder or file of a model: a path that exists, or the snapshot of a hub id, `owner/name[@revision]`.
+
+    Raises CheckpointError when it is neither, and as `hub.fetch`.
+    """
+    place = Path(model)
+    if place.exists():
+        return place
+    named = _HUB_ID.fullmatch(str(model))
+    if named is None:
+        raise CheckpointError(f"no such model: {model}")
+    from model_worker.model.hub import fetch
+
+    return fetch(named["name"], named["revision"])
+
+
+def open_checkpoint(place: Path) -> Checkpoint:
+    """The checkpoint in a folder or file, to be closed by its context manager. Raises CheckpointError."""
     if place.is_dir():
         return SafetensorsCheckpoint(place)
     return GgufCheckpoint(place)
