@@ -1,6 +1,7 @@
 """MatchPrefix: how much of a prompt each pool holds, as everyone outside may know it (design 3.2, 3.10)."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from kv_manager.core.admission import Prompt, chain_of, root_of
@@ -14,6 +15,8 @@ from octavo.kv.v1 import common_pb2, lookup_pb2
 if TYPE_CHECKING:
     from kv_manager.core.pool import Pool
 
+FIRST_DIGESTS = 4
+"""Digests made for the first look: a prompt that nobody holds costs no more of them."""
 MAX_TOLD_DIGESTS = 1 << 18
 """Digests in one answer: 8.5 MiB of them."""
 
@@ -34,8 +37,8 @@ class CachedStart:
         self._run = 0
         self.blocks = 0
 
-    def show(self, digest: bytes) -> bool:
-        """Look for the next digest. Returns False when no later one can count.
+    def show(self, digests: list[bytes]) -> bool:
+        """Look for the next digests. Returns False when no later one can count.
 
         A window hides what lies before it, so there a gap is no end: k blocks count when every one of them that the
         next query sees is cached.
@@ -44,15 +47,20 @@ class CachedStart:
                   | hidden      | all must be cached | computed
         """
         pool = self._pool
-        held = bool(pool.blocks.first_confirmed_holder(digest))
-        self._shown += 1
+        holder_of = pool.blocks.first_confirmed_holder
         if pool.window is None:
-            self.blocks += held
-            return held
-        self._run = self._run + 1 if held else 0
-        query = min(self._shown * pool.block_size, self._length - 1)
-        if self._run >= self._shown - first_visible_block(query, pool.window, pool.block_size):
-            self.blocks = self._shown
+            for count, digest in enumerate(digests):
+                if not holder_of(digest):
+                    self.blocks += count
+                    return False
+            self.blocks += len(digests)
+            return True
+        for digest in digests:
+            self._shown += 1
+            self._run = self._run + 1 if holder_of(digest) else 0
+            query = min(self._shown * pool.block_size, self._length - 1)
+            if self._run >= self._shown - first_visible_block(query, pool.window, pool.block_size):
+                self.blocks = self._shown
         return True
 
     @property
@@ -77,14 +85,13 @@ def match(
     for replicas in _by_world(pools):
         digests: list[bytes] = []
         asked = [found[pool.name] for pool in replicas]
-        looked_up = 0
-        for digest in chain_of(replicas[0], prompt):
-            looked_up += max(1, len(asked))
+        chain, count, looked_up = chain_of(replicas[0], prompt), FIRST_DIGESTS, 0
+        while (part := list(islice(chain, count))) and (asked or request.include_digests):
+            looked_up += len(part) * max(1, len(asked))
             if request.include_digests:
-                digests.append(digest)
-            asked = [start for start in asked if start.show(digest)]
-            if not asked and not request.include_digests:
-                break
+                digests += part
+            asked = [start for start in asked if start.show(part)]
+            count = max(FIRST_DIGESTS, min(2 * count, SLICE_BLOCKS // max(1, len(asked))))
             if looked_up >= SLICE_BLOCKS:
                 looked_up = 0
                 yield None

@@ -83,13 +83,14 @@ def test_replicas_of_one_model_tell_the_same_digests():
 
 @pytest.mark.parametrize("fields", [{}, {"window": 8}])
 def test_a_long_prompt_is_looked_up_in_slices(fields):
-    """4,000 blocks that three pools hold: 128 looks per slice, 3 per digest, so 93 stops and then one answer."""
+    """4,000 blocks that three pools hold are 12,000 looks: less than 256 of them between two stops, then one answer."""
     manager, ids = Manager(), [random.Random(7).randrange(2**32) for _ in range(8_000)]
     for name in ("a", "b", "c"):
         fill(manager, name, attach(manager, name, num_blocks=8_100, **fields), [ids])
     work = list(manager.matching(lookup_pb2.MatchPrefixRequest(token_ids=pack(ids))))
     *pauses, answer = work
-    assert pauses == [None] * (4_000 // -(-slices.SLICE_BLOCKS // 3))
+    assert set(pauses) == {None}
+    assert len(pauses) >= 12_000 // (2 * slices.SLICE_BLOCKS)
     assert [each.cached_tokens for each in answer.matches] == [7_999] * 3
 
 
@@ -107,7 +108,7 @@ def test_steps_go_on_between_slices():
     assert len(granted[0].blocks) == 1_095  # 100 were free, 995 of the 1,000 cached ones had to go
     while (answer := manager.run_slice(work)) is None:
         pass
-    assert answer.matches[0].cached_tokens == 2 * slices.SLICE_BLOCKS
+    assert slices.SLICE_BLOCKS <= answer.matches[0].cached_tokens // 2 < 2 * slices.SLICE_BLOCKS
     with pytest.raises(StopIteration):
         manager.run_slice(work)
 
