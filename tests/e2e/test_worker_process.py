@@ -73,10 +73,11 @@ def changed(request: worker_pb2.GenerateRequest, path: str, value: object) -> wo
         ("n", 2),
         ("n", 0),
         ("best_of", 2),
-        ("logprobs", 1),
+        ("logprobs", 21),
+        ("prompt_logprobs", 21),
         ("adapter", "lora"),
         ("tenant", "t" * 129),
-        ("sampling.typical_p", 0.5),
+        ("sampling.typical_p", 0.0),
     ],
 )
 def test_a_bad_field_is_named_and_nothing_runs(
