@@ -148,7 +148,8 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
             except StopIteration:
                 return
             if item is not None:
-                yield item
+                yield item  # sending it lets others in
+                continue
             for _ in range(TURNS_BETWEEN_SLICES):
                 await asyncio.sleep(0)
 
