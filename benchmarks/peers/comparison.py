@@ -80,15 +80,27 @@ class Verdict:
         return f"{'met   ' if self.met else 'FAILED'}  {self.what}"
 
 
-def judge(fastest: dict[str, tuple[str, Ratio]], missing: dict[str, str], pairs: int) -> list[Verdict]:
-    """The gate: by workload, the fastest peer and ours over it; engines that are missing; pairs it takes."""
+def judge(fastest: dict[str, tuple[str, Ratio] | None], missing: dict[str, str], pairs: int) -> list[Verdict]:
+    """The gate.
+
+    Args:
+        fastest: by workload, the fastest peer and ours over it; None where ours or every peer was not measured.
+        missing: peers that were not measured, and why; each is a failed line.
+        pairs: what a ratio takes to count.
+    """
     verdicts = [Verdict(f"{name} is missing: {why}", met=False) for name, why in missing.items()]
-    for workload, (peer, found) in fastest.items():
-        enough = found.pairs >= pairs
-        met = enough and found.median >= EACH and found.low > 1.0
-        told = "" if enough else f", {found.pairs} pairs of {pairs}"
-        verdicts.append(Verdict(f"{workload}: {found} times {peer}, at least {EACH} and above 1{told}", met))
-    if fastest:
-        mean = geometric_mean(found.median for _, found in fastest.values())
-        verdicts.append(Verdict(f"geometric mean over {len(fastest)}: {mean:.2f}, at least {MEAN}", mean >= MEAN))
+    medians = []
+    for workload, row in fastest.items():
+        if row is None:
+            verdicts.append(Verdict(f"{workload}: not measured", met=False))
+            continue
+        peer, found = row
+        medians.append(found.median)
+        met = found.pairs >= pairs and found.median >= EACH and found.low > 1.0
+        told = f"{found} times {peer} in {found.pairs} pairs"
+        verdicts.append(Verdict(f"{workload}: {told}; at least {EACH}, above 1, {pairs} pairs", met))
+    if medians:
+        mean = geometric_mean(medians)
+        met = mean >= MEAN and len(medians) == len(fastest)
+        verdicts.append(Verdict(f"geometric mean of {len(medians)}: {mean:.2f}; at least {MEAN}, of all", met))
     return verdicts

@@ -1,0 +1,122 @@
+"""Engines in turns: who runs what when, and what is known of each so far."""
+
+import statistics
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from comparison import Latencies, Ratio, Verdict, judge, latencies, ratio
+from engines import SIXTEEN_BIT_PEERS, EngineMissing, EngineProcess, Measured
+from workloads import Request, Workload, all_workloads
+
+OURS = "octavo"
+REQUIRED_PEERS = ("vllm", "openvino", "llama.cpp", "transformers")
+# Beaten at least so many times over in each of so many rounds, a peer's ratio is known well enough.
+FAR = ((4.0, 1), (2.0, 3))
+WARM_UP_TOKENS = 4
+
+
+@dataclass(slots=True)
+class Results:
+    """Every run by engine and workload, latencies, and what went wrong."""
+
+    workloads: dict[str, Workload]
+    runs: dict[tuple[str, str], list[Measured]] = field(default_factory=lambda: defaultdict(list))
+    latencies: dict[tuple[str, str], Latencies] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def rates(self, engine: str, workload: str) -> list[float]:
+        """Tokens per second, by round."""
+        return [self.workloads[workload].tokens / run.seconds for run in self.runs[engine, workload]]
+
+    def cpu_seconds(self, engine: str, workload: str) -> float:
+        """Median processor time of a run, 0 without one."""
+        return statistics.median([run.cpu_seconds for run in self.runs[engine, workload]] or [0.0])
+
+    def ratio(self, engine: str, workload: str) -> Ratio | None:
+        """Ours over an engine's; None when one was not measured."""
+        ours, theirs = self.rates(OURS, workload), self.rates(engine, workload)
+        return ratio(ours, theirs) if ours and theirs else None
+
+    def fastest_peer(self, workload: str) -> str | None:
+        """Of the 16-bit peers measured."""
+        rates = {peer: self.rates(peer, workload) for peer in SIXTEEN_BIT_PEERS}
+        medians = {peer: statistics.median(found) for peer, found in rates.items() if found}
+        return max(medians, key=lambda peer: medians[peer]) if medians else None
+
+    def settled(self, engine: str, workload: str) -> bool:
+        """Whether another run of a peer would tell nothing new."""
+        if engine not in SIXTEEN_BIT_PEERS or engine == self.fastest_peer(workload):
+            return False
+        ours, theirs = self.rates(OURS, workload), self.rates(engine, workload)
+        ratios = [mine / other for mine, other in zip(ours, theirs, strict=False)]
+        return any(len(ratios) >= rounds and min(ratios) >= times for times, rounds in FAR)
+
+    def verdicts(self, pairs: int) -> list[Verdict]:
+        """The gate over all workloads and peers, asked for or not."""
+        missing = {
+            peer: self.missing.get(peer, "not asked for")
+            for peer in REQUIRED_PEERS
+            if peer in self.missing or peer not in self.versions
+        }
+        fastest: dict[str, tuple[str, Ratio] | None] = {}
+        for name in all_workloads():
+            peer = self.fastest_peer(name)
+            found = self.ratio(peer, name) if peer else None
+            fastest[name] = (peer, found) if peer and found else None
+        return judge(fastest, missing, pairs)
+
+
+class Race:
+    """The engines that run, in turns."""
+
+    def __init__(self, engines: dict[str, EngineProcess], results: Results) -> None:
+        self._engines = engines
+        self._results = results
+
+    def warm_up(self) -> None:
+        """A few tokens of every workload: memory touched, kernels chosen, graphs compiled."""
+        for workload in self._results.workloads.values():
+            shortened = [Request(one.prompt, min(one.output, WARM_UP_TOKENS)) for one in workload.requests]
+            for name in list(self._engines):
+                self._measure(name, workload, shortened)
+
+    def round(self, number: int) -> None:
+        """Every workload on every engine that has something left to tell."""
+        for workload in self._results.workloads.values():
+            names = list(self._engines)
+            first = number % max(len(names), 1)
+            for name in names[first:] + names[:first]:
+                if not self._results.settled(name, workload.name):
+                    measured = self._measure(name, workload, workload.requests)
+                    if measured:
+                        self._results.runs[name, workload.name].append(measured)
+
+    def time_tokens(self) -> None:
+        """Latencies: of the last run where it tells them, else of one more run that is not counted as a rate."""
+        for workload in self._results.workloads.values():
+            for name in list(self._engines):
+                runs = self._results.runs[name, workload.name]
+                measured = runs[-1] if runs and runs[-1].arrivals else None
+                measured = measured or self._measure(name, workload, workload.requests, latencies=True)
+                if measured and measured.arrivals:
+                    self._results.latencies[name, workload.name] = latencies(measured.arrivals)
+
+    def _measure(
+        self, name: str, workload: Workload, requests: list[Request], latencies: bool = False
+    ) -> Measured | None:
+        """One run; an engine that fails it is out of the race."""
+        try:
+            measured = self._engines[name].run(requests, latencies)
+            wanted = [one.output for one in requests]
+            if measured.tokens != wanted:
+                raise EngineMissing(f"{workload.name}: generated {measured.tokens}, not {wanted}")
+        except EngineMissing as error:
+            del self._engines[name]
+            self._results.missing[name] = str(error)
+            return None
+        rate = workload.tokens / measured.seconds if requests is workload.requests else None
+        told = f"{rate:8.1f} tokens/s" if rate else "   warm-up"
+        print(f"  {workload.name} {name:24}{told}  {measured.seconds:6.1f} s", file=sys.stderr, flush=True)
+        return measured
