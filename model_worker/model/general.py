@@ -101,6 +101,8 @@ def _configured(
     raw = checkpoint.config()
     architecture = architecture_of(raw)
     if architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        if raw.get("auto_map"):
+            raise refusal(architecture, "needs code of its own, which is not run")
         kind = "is no language model of" if hasattr(transformers, architecture) else "is not known to"
         raise refusal(architecture, f"{kind} transformers {transformers.__version__}")
     try:
