@@ -1,8 +1,8 @@
 """Workers come, load their pools and vanish, by the hundred: the manager stays as small as it was.
 
 Memory is judged by straight lines through the resident size after each cycle, least squares, the first third left out.
-Allocators grow in steps, when a busy moment keeps more alive at once, and one step is no leak: a leak shows in the second
-third and in the last one, so the smaller of their slopes counts.
+Allocators grow in steps, when a busy moment keeps more alive at once, and one step is no leak: a leak shows in the
+second third and in the last one, so the smaller of their slopes counts.
 """
 
 import itertools
