@@ -5,12 +5,14 @@ import contextlib
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any, TypeVar
 
+import grpc
 from starlette.types import Receive
 
 from gateway.http.body import ClientLeft
-from gateway.http.errors import shutting_down
-from gateway.http.shapes import Part
+from gateway.http.errors import RETRY_SECONDS, shutting_down
+from gateway.http.shapes import FINISH_REASONS, Part
 from gateway.streams import Piece
+from service.errors import ServiceError
 
 Result = TypeVar("Result")
 
@@ -54,6 +56,20 @@ async def merged(sources: Sequence[AsyncGenerator[Piece, None]], samples: int) -
                     raise error
     finally:
         await _end(pumps)
+
+
+async def complete(parts: AsyncGenerator[Part, None]) -> AsyncGenerator[Part, None]:
+    """Parts of answers that end as answers do.
+
+    Raises:
+        ServiceError: UNAVAILABLE for one that was ended from outside.
+    """
+    async with contextlib.aclosing(parts):
+        async for part in parts:
+            if part.piece.finish is not None and part.piece.finish.reason not in FINISH_REASONS:
+                message = "the answer was ended before it was complete"
+                raise ServiceError(grpc.StatusCode.UNAVAILABLE, message, reason="ABORTED", retry_seconds=RETRY_SECONDS)
+            yield part
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Result], cut_off: asyncio.Future[None]) -> Result:

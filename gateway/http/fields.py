@@ -55,8 +55,8 @@ _OWN: Mapping[Call, frozenset[str]] = {
         {"messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"}
     ),
 }
-# It comes as a header.
-_ELSEWHERE = frozenset({"request_id"})
+# One comes as a header, the other is what echo means for logprobs.
+_ELSEWHERE = frozenset({"request_id", "prompt_logprobs"})
 
 _TOKEN_ID = re.compile(r"\d{1,18}", re.ASCII)
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
@@ -113,6 +113,9 @@ def read(call: Call, document: Mapping[str, Any]) -> Given:
             parameters[name], names[name] = value, source
         if fields.get("logprobs") is False:
             parameters.pop("logprobs", None)
+    elif parameters.get("echo") is True and "logprobs" in parameters:
+        parameters["prompt_logprobs"] = parameters["logprobs"]
+        names["prompt_logprobs"] = "logprobs"
     return given._replace(parameters=parameters, names=names)
 
 

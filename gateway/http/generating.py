@@ -1,7 +1,6 @@
 """The calls that generate: a body becomes generations, their pieces become an answer or a stream of events."""
 
 import contextlib
-import dataclasses
 import logging
 import time
 import uuid
@@ -20,11 +19,12 @@ from gateway.http import fields, sse
 from gateway.http.body import ClientLeft, read_object
 from gateway.http.completion_prompts import prompts_of
 from gateway.http.conversation import messages_of
+from gateway.http.echo import echo_of, echoed
 from gateway.http.errors import body_of, headers_of, shutting_down, spelled, status_of
-from gateway.http.fan_out import merged, while_connected
+from gateway.http.fan_out import complete, merged, while_connected
 from gateway.http.fields import Given
 from gateway.http.request_ids import request_id_of
-from gateway.http.shapes import FINISH_REASONS, Head, Part, Shape, Totals, chunk_of, usage_chunk, whole_of
+from gateway.http.shapes import Chunks, Head, Part, Shape, whole_of
 from gateway.http.sse import EventStream
 from gateway.http.surface import Surface
 from gateway.models import ServedModel
@@ -107,12 +107,14 @@ class _Answer:
             model = self._surface.router.model(given.model)
             parameters = validate(self._shape.call, given.parameters, model.vocab_size)
             tasks = self._tasks(model, await self._prompts(model, given), parameters)
-            echo = [await runs.prompt_text(task) for task in tasks] if parameters.echo else []
+            echoes = [await echo_of(task) for task in tasks] if parameters.echo else []
         head = Head(f"{self._shape.id_prefix}{uuid.uuid4().hex}", int(time.time()), model.name)
         sources = [runs.run(task, self._surface.router.pick(model), self._surface.metrics) for task in tasks]
-        async with contextlib.aclosing(_with_echo(merged(sources, given.parameters.get("n", 1)), echo)) as parts:
+        together = merged(sources, given.parameters.get("n", 1))
+        async with contextlib.aclosing(complete(echoed(together, echoes))) as parts:
             if given.stream:
-                await self._send_events(events, head, parts, include_usage=given.include_usage)
+                chunks = Chunks(self._shape, head)
+                await self._send_events(events, chunks, parts, include_usage=given.include_usage)
                 return None
             whole = whole_of(self._shape, head, [part async for part in parts])
         return Response(to_json(whole), media_type="application/json")
@@ -146,42 +148,19 @@ class _Answer:
         ]
 
     async def _send_events(
-        self, events: EventStream, head: Head, parts: AsyncGenerator[Part, None], *, include_usage: bool
+        self, events: EventStream, chunks: Chunks, parts: AsyncGenerator[Part, None], *, include_usage: bool
     ) -> None:
-        begun: set[int] = set()
-        totals = Totals()
         # With usage asked for, every chunk has the field; only the last one fills it.
         more = {"usage": None} if include_usage else {}
         async with events.kept_alive():
             async for part in parts:
-                if part.piece.finish is not None:
-                    totals.add(part.prompt, part.piece.finish)
-                elif not part.piece.text:
-                    continue
-                chunk = chunk_of(self._shape, head, part, first=part.choice not in begun)
-                begun.add(part.choice)
-                await events.write(sse.event(chunk | more))
+                chunk = chunks.of(part)
+                if chunk is not None:
+                    await events.write(sse.event(chunk | more))
         if include_usage:
-            await events.write(sse.event(usage_chunk(self._shape, head, totals)))
+            await events.write(sse.event(chunks.usage()))
         await events.write(sse.DONE)
         await events.end()
-
-
-async def _with_echo(parts: AsyncGenerator[Part, None], texts: Sequence[str]) -> AsyncGenerator[Part, None]:
-    """Parts, each choice's first one with its prompt's text before its own; answers that were cut off are errors."""
-    begun: set[int] = set()
-    async with contextlib.aclosing(parts):
-        async for part in parts:
-            finish = part.piece.finish
-            if finish is not None and finish.reason not in FINISH_REASONS:
-                message = "the answer was ended before it was complete"
-                raise ServiceError(grpc.StatusCode.UNAVAILABLE, message, reason="ABORTED", retry_seconds=1.0)
-            if texts and part.choice not in begun:
-                begun.add(part.choice)
-                text = texts[part.prompt] + part.piece.text
-                yield part._replace(piece=dataclasses.replace(part.piece, text=text))
-            else:
-                yield part
 
 
 def _no_deadline() -> None:

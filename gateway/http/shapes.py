@@ -1,9 +1,11 @@
 """The objects of OpenAI's API: what a piece is in a stream, and what all of them are together. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from gateway.http.logprob_shapes import characters, chat_logprobs, completion_logprobs
+from gateway.logprobs import TokenLogprobs
 from gateway.parameters import Call
 from gateway.streams import Finish, FinishReason, Piece
 
@@ -38,6 +40,10 @@ class Shape(Protocol):
         """Text that a choice gains; ``first`` for its first chunk."""
         ...
 
+    def logprobs(self, entries: Sequence[TokenLogprobs], offset: int) -> dict[str, Any]:
+        """Log-probabilities of consecutive tokens, the first ``offset`` characters into the choice's text."""
+        ...
+
 
 class ChatShape:
     """``/v1/chat/completions``."""
@@ -54,6 +60,9 @@ class ChatShape:
     def added(self, text: str, *, first: bool) -> dict[str, Any]:
         return {"delta": {"role": "assistant", "content": text} if first else {"content": text} if text else {}}
 
+    def logprobs(self, entries: Sequence[TokenLogprobs], offset: int) -> dict[str, Any]:
+        return chat_logprobs(entries)
+
 
 class CompletionShape:
     """``/v1/completions``: its chunks are whole answers in small."""
@@ -69,6 +78,9 @@ class CompletionShape:
 
     def added(self, text: str, *, first: bool) -> dict[str, Any]:
         return {"text": text}
+
+    def logprobs(self, entries: Sequence[TokenLogprobs], offset: int) -> dict[str, Any]:
+        return completion_logprobs(entries, offset)
 
 
 class Part(NamedTuple):
@@ -101,37 +113,62 @@ class Totals:
         }
 
 
-def chunk_of(shape: Shape, head: Head, part: Part, *, first: bool) -> dict[str, Any]:
-    """A chunk of a stream."""
-    piece = part.piece
-    choice = {
-        "index": part.choice,
-        **shape.added(piece.text, first=first),
-        "logprobs": None,
-        "finish_reason": None,
-    }
-    if piece.finish is not None:
-        choice |= _ended(piece.finish)
-    return _object(shape.chunk, head, [choice])
+class Chunks:
+    """Makes the chunks of one stream.
 
+    Attributes:
+        totals: usage of the choices that ended.
+    """
 
-def usage_chunk(shape: Shape, head: Head, totals: Totals) -> dict[str, Any]:
-    """The chunk after the last, which holds the usage and no choice."""
-    return {**_object(shape.chunk, head, []), "usage": totals.shown()}
+    def __init__(self, shape: Shape, head: Head) -> None:
+        self.totals = Totals()
+        self._shape = shape
+        self._head = head
+        self._offsets: dict[int, int] = {}
+
+    def of(self, part: Part) -> dict[str, Any] | None:
+        """The chunk of a part; None when it holds nothing to say yet."""
+        piece = part.piece
+        if not piece.text and not piece.logprobs and piece.finish is None:
+            return None
+        first = part.choice not in self._offsets
+        offset = self._offsets.get(part.choice, 0)
+        self._offsets[part.choice] = offset + characters(piece.logprobs)
+        choice = {
+            "index": part.choice,
+            **self._shape.added(piece.text, first=first),
+            "logprobs": self._shape.logprobs(piece.logprobs, offset) if piece.logprobs else None,
+            "finish_reason": None,
+        }
+        if piece.finish is not None:
+            self.totals.add(part.prompt, piece.finish)
+            choice |= _ended(piece.finish)
+        return _object(self._shape.chunk, self._head, [choice])
+
+    def usage(self) -> dict[str, Any]:
+        """The chunk after the last, which holds the usage and no choice."""
+        return {**_object(self._shape.chunk, self._head, []), "usage": self.totals.shown()}
 
 
 def whole_of(shape: Shape, head: Head, parts: Iterable[Part]) -> dict[str, Any]:
     """The whole answer, from all parts of all its choices in any order between choices."""
     texts: dict[int, list[str]] = {}
+    logprobs: dict[int, list[TokenLogprobs]] = {}
     ends: dict[int, Finish] = {}
     totals = Totals()
     for part in parts:
         texts.setdefault(part.choice, []).append(part.piece.text)
+        logprobs.setdefault(part.choice, []).extend(part.piece.logprobs)
         if part.piece.finish is not None:
             ends[part.choice] = part.piece.finish
             totals.add(part.prompt, part.piece.finish)
     choices = [
-        {"index": choice, **shape.said("".join(texts[choice])), "logprobs": None, **_ended(ends[choice])}
+        {
+            "index": choice,
+            **shape.said("".join(texts[choice])),
+            "logprobs": shape.logprobs(logprobs[choice], 0) if logprobs[choice] else None,
+            **_ended(ends[choice]),
+        }
         for choice in sorted(texts)
     ]
     return {**_object(shape.whole, head, choices), "usage": totals.shown()}
