@@ -65,7 +65,11 @@ async def serve(settings: GatewaySettings) -> None:
     metrics_address = metrics.serve(settings.metrics) if settings.metrics else None
     grpc_address = await server.start(settings.listen)
     http = HttpServer(Surface(router, settings, metrics), settings.server_tls)
-    http_address = await http.start(settings.http_listen) if settings.http_listen else None
+    try:
+        http_address = await http.start(settings.http_listen) if settings.http_listen else None
+    except OSError:
+        await server.stop(0)
+        raise
     logger.info(
         "listening on %s, waiting for a worker", grpc_address, extra={"grpc": grpc_address, "http": http_address}
     )

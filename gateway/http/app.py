@@ -35,7 +35,7 @@ def application(surface: Surface) -> ASGIApp:
             expose_headers=[HEADER],
         )
         middleware.append(cors)
-    return Starlette(
+    made = Starlette(
         routes=[
             *calls,
             Route("/v1/models", pages.models),
@@ -47,6 +47,9 @@ def application(surface: Surface) -> ASGIApp:
         middleware=middleware,
         exception_handlers={HTTPException: _no_route, ServiceError: _refused, Exception: _failed},
     )
+    # A redirect would lead to whatever host the request names.
+    made.router.redirect_slashes = False
+    return made
 
 
 def _no_route(request: Request, error: Exception) -> Response:
