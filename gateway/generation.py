@@ -79,6 +79,9 @@ def worker_request(generation: Generation) -> worker_pb2.GenerateRequest:
         stop_token_ids=parameters.stop_token_ids,
         ignore_eos=parameters.ignore_eos,
     )
+    beams = None
+    if parameters.beam_width is not None:
+        beams = sampling_pb2.BeamSearch(width=parameters.beam_width, length_penalty=parameters.length_penalty)
     return worker_pb2.GenerateRequest(
         request_id=generation.request_id,
         token_ids=generation.prompt.token_ids,
@@ -86,6 +89,9 @@ def worker_request(generation: Generation) -> worker_pb2.GenerateRequest:
         stop=stop,
         logprobs=parameters.logprobs,
         prompt_logprobs=parameters.prompt_logprobs,
+        n=parameters.n,
+        best_of=parameters.best_of,
+        beam_search=beams,
         priority=parameters.priority,
         salt=parameters.cache_salt,
     )
@@ -104,13 +110,13 @@ def _bad_words(tokenizer: Tokenizer, words: Iterable[str]) -> Iterator[sampling_
 async def pieces(generation: Generation, worker: Worker) -> AsyncGenerator[Piece, None]:
     """Run a request on a worker.
 
-    The worker's call ends with this generator: at once when a stop string was found, and when the generator is closed
-    or cancelled because the client left.
+    The worker's call ends with this generator: at once when the last sample has come to a stop string, and when the
+    generator is closed or cancelled because the client left.
 
     Raises:
         ServiceError: what went wrong, in terms of the client's request.
     """
-    sample = _sample(generation)
+    samples = [_sample(generation, index) for index in range(generation.parameters.n)]
     remaining = generation.remaining()
     if remaining is not None and remaining <= 0:
         raise ServiceError(
@@ -119,30 +125,38 @@ async def pieces(generation: Generation, worker: Worker) -> AsyncGenerator[Piece
             reason="DEADLINE_EXCEEDED",
         )
     timeout = None if remaining is None else remaining - min(ANSWER_SHARE * remaining, ANSWER_SECONDS)
-    tokens = 0
+    tokens = finished = 0
     try:
         async with worker.generate(worker_request(generation), timeout) as call:
             async for message in call:
                 tokens += len(message.token_ids)
-                piece = sample.push(message, time.monotonic() - generation.arrived)
-                found_stop_string = sample.finish is not None and not message.HasField("finished")
-                if found_stop_string:
+                if message.HasField("started"):
+                    for sample in samples:
+                        sample.start(message.started)
+                piece = samples[message.index].push(message, time.monotonic() - generation.arrived)
+                finished += message.HasField("finished")
+                stopped = finished < len(samples) and _all_finished(samples)
+                if stopped:
                     # Before the piece is handed on: a slow reader must not keep the worker generating.
                     call.cancel()
                 if piece is not None:
                     yield piece
-                if found_stop_string:
+                if stopped:
                     return
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             worker.look_now()
-        if sample.finish is None:
+        if not _all_finished(samples):
             raise worker_errors.translate(worker.address, error, tokens) from error
-    if sample.finish is None:
+    if not _all_finished(samples):
         raise worker_errors.ended_early(worker.address, tokens)
 
 
-def _sample(generation: Generation) -> SampleStream:
+def _all_finished(samples: Iterable[SampleStream]) -> bool:
+    return all(sample.finish is not None for sample in samples)
+
+
+def _sample(generation: Generation, index: int) -> SampleStream:
     parameters, prompt = generation.parameters, generation.prompt
     detokenizer = Detokenizer(
         generation.model.tokenizer, skip_special_tokens=parameters.skip_special_tokens, context=prompt.token_ids
@@ -150,4 +164,4 @@ def _sample(generation: Generation) -> SampleStream:
     scanner = StopScanner(StopAutomaton(parameters.stop))
     tokenizer = generation.model.tokenizer
     hidden = tokenizer.special_ids if parameters.skip_special_tokens else frozenset()
-    return SampleStream(0, len(prompt.token_ids), detokenizer, scanner, LogprobReader(tokenizer, hidden))
+    return SampleStream(index, len(prompt.token_ids), detokenizer, scanner, LogprobReader(tokenizer, hidden))

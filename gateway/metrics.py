@@ -35,7 +35,7 @@ class Metrics:
         )
         self._next = Histogram(
             "octavo_gateway_next_token_seconds",
-            "between two messages with tokens",
+            "between two messages with tokens of one answer",
             buckets=NEXT_TOKEN_BUCKETS,
             registry=registry,
         )
@@ -68,17 +68,19 @@ class Metrics:
 
     async def observe(self, pieces: AsyncIterator[Piece], arrived: float) -> AsyncGenerator[Piece, None]:
         """Pass pieces on, timing them; ``arrived`` is the request's ``time.monotonic``."""
-        last: float | None = None
+        last: dict[int, float] = {}
+        counted = False
         async for piece in pieces:
             if piece.token_ids:
                 now = time.monotonic()
-                if last is None:
+                if piece.index in last:
+                    self._next.observe(now - last[piece.index])
+                elif not last:
                     self._first.observe(now - arrived)
-                else:
-                    self._next.observe(now - last)
-                last = now
+                last[piece.index] = now
                 self._generated.inc(len(piece.token_ids))
-            if piece.finish is not None:
+            if piece.finish is not None and not counted:  # a prompt counts once, however many answers it has
+                counted = True
                 self._prompt.inc(piece.finish.usage.prompt_tokens)
                 self._cached.inc(piece.finish.usage.cached_tokens)
             yield piece

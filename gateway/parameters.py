@@ -74,16 +74,20 @@ TABLE: tuple[Parameter, ...] = (
     Parameter("bad_words", Texts(max_count=64, max_bytes=128), (), "texts that are never completed"),
     Parameter("logprobs", Integer(0, 20), None, "log-probabilities of this many most likely tokens"),
     Parameter("prompt_logprobs", Integer(0, 20), None, "the same for the prompt", Call.GENERATE),
-    Parameter("n", Integer(1, 128), 1, "number of answers", served=(1,)),
-    Parameter("best_of", Integer(1, 128), None, "answers generated, of which the n best are kept", served=(1,)),
-    Parameter("beam_width", Integer(1, 128), None, "beam search of this width", served=()),
-    Parameter("length_penalty", Number(), 1.0, "exponent of the length in a beam's score", served=(1,)),
+    Parameter("n", Integer(1, 128), 1, "number of answers"),
+    Parameter("best_of", Integer(1, 128), None, "answers generated, of which the n best are kept"),
+    Parameter("beam_width", Integer(1, 128), None, "beam search of this width"),
+    Parameter("length_penalty", Number(), 1.0, "exponent of the length in a beam's score"),
     Parameter("response_format", Document(), None, "constrains the output", served=()),
     Parameter("tools", Document(), None, "functions the model may call", Call.CHAT, served=()),
     Parameter("adapter", Text(max_bytes=256), "", "fine-tuned weights", served=("",)),
 )
 
 BY_NAME: Mapping[str, Parameter] = {parameter.name: parameter for parameter in TABLE}
+
+
+# The first of each pair may not be greater than the second.
+AT_MOST = (("min_tokens", "max_tokens"), ("n", "best_of"), ("n", "beam_width"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,10 @@ class Parameters:
     bad_words: tuple[str, ...] = field(default=(), repr=False)
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    n: int = 1
+    best_of: int | None = None
+    beam_width: int | None = None
+    length_penalty: float = 1.0
 
 
 _USED = frozenset(Parameters.__dataclass_fields__)
@@ -132,9 +140,12 @@ def validate(call: Call, values: Mapping[str, Any], vocab_size: int) -> Paramete
     problems: dict[str, str] = {}
     for name, value in values.items():
         problems.update(_problems(call, name, value, vocab_size))
-    max_tokens, min_tokens = values.get("max_tokens"), values.get("min_tokens", 0)
-    if max_tokens is not None and not problems.keys() & {"max_tokens", "min_tokens"} and min_tokens > max_tokens:
-        problems["min_tokens"] = f"{min_tokens} found, allowed is at most max_tokens, which is {max_tokens}"
+    for less, more in AT_MOST:
+        smaller, greater = values.get(less, BY_NAME[less].default), values.get(more)
+        if greater is not None and not problems.keys() & {less, more} and smaller > greater:
+            problems[less] = f"{smaller} found, allowed is at most {more}, which is {greater}"
+    if {"best_of", "beam_width"} <= values.keys() and not problems.keys() & {"best_of", "beam_width"}:
+        problems["best_of"] = "not beside beam_width: a beam search keeps the n best of its width"
     if problems:
         raise InvalidRequest(dict(itertools.islice(problems.items(), MAX_PROBLEMS)))
     chosen = {row.name: values.get(row.name, row.default) for row in TABLE if row.name in _USED}

@@ -31,7 +31,7 @@ async def run(task: Generation, worker: Worker, metrics: Metrics) -> AsyncGenera
         ):
             async for piece in timed:
                 tokens += len(piece.token_ids)
-                finish = piece.finish
+                finish = piece.finish or finish
                 yield piece
     finally:
         logger.info(

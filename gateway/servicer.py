@@ -46,7 +46,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             task = self._generation(header, model, prompt, parameters, arrived, context)
             worker = self._router.pick(model)
             if parameters.echo:
-                yield gateway_pb2.GenerateResponse(header=header, text=await runs.prompt_text(task))
+                text = await runs.prompt_text(task)
+                for index in range(parameters.n):
+                    yield gateway_pb2.GenerateResponse(header=header, index=index, text=text)
             async with contextlib.aclosing(runs.run(task, worker, self._metrics)) as pieces:
                 async for piece in pieces:
                     yield generate_response(header, piece)
@@ -60,11 +62,11 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             header = _header(model, parameters.request_id)
             task = self._generation(header, model, prompt, parameters, arrived, context)
             worker = self._router.pick(model)
-            role = "assistant"
+            begun: set[int] = set()
             async with contextlib.aclosing(runs.run(task, worker, self._metrics)) as pieces:
                 async for piece in pieces:
-                    yield chat_response(header, piece, role=role)
-                    role = ""
+                    yield chat_response(header, piece, role="" if piece.index in begun else "assistant")
+                    begun.add(piece.index)
 
     async def Tokenize(self, request: gateway_pb2.TokenizeRequest, context: Context) -> gateway_pb2.TokenizeResponse:
         with self._metrics.call("Tokenize"), spelled_for(request):

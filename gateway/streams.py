@@ -103,6 +103,10 @@ class SampleStream:
         self._completion_tokens = 0
         self._first_token_seconds = 0.0
 
+    def start(self, started: worker_pb2.Started) -> None:
+        """Take what the worker tells once for all samples, in the first message of any of them."""
+        self._cached_tokens = started.cached_tokens
+
     def push(self, message: worker_pb2.GenerateResponse, seconds: float) -> Piece | None:
         """Take the worker's next message for this sample; the piece it gives, None when it holds nothing new.
 
@@ -115,8 +119,6 @@ class SampleStream:
         """
         if self.finish is not None:
             return None
-        if message.HasField("started"):
-            self._cached_tokens = message.started.cached_tokens
         if message.token_ids and self._completion_tokens == 0:
             self._first_token_seconds = seconds
         texts: list[str] = []

@@ -8,8 +8,9 @@ from model_worker.engine.group import Group
 from model_worker.engine.sequence import Sequence
 from octavo.worker.v1 import sampling_pb2, worker_pb2
 
-# Fields that a beam search has no use for, since it keeps the most likely texts of the model's own distribution.
-UNLIKELY_WITH_BEAMS = ("repetition_penalty", "presence_penalty", "frequency_penalty", "typical_p", "grammar")
+# What a beam search, which keeps the most likely texts of the model's own distribution, cannot heed, with the values
+# that ask for nothing.
+NOT_WITH_BEAMS = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "typical_p": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,13 @@ def _check_beams(
     for name in ("logprobs", "prompt_logprobs"):
         if request.HasField(name):
             problems[name] = "not with a beam search"
-    given = [name for name in UNLIKELY_WITH_BEAMS if sampling.HasField(name)]
+    given = [
+        name
+        for name, neutral in NOT_WITH_BEAMS.items()
+        if sampling.HasField(name) and getattr(sampling, name) != neutral
+    ]
     given += [name for name in ("logit_bias", "bad_words") if getattr(sampling, name)]
+    given += ["grammar"] if sampling.HasField("grammar") else []
     for name in given:
         problems[f"sampling.{name}"] = "not with a beam search"
 

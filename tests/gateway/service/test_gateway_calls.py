@@ -29,7 +29,8 @@ def gateway(start_gateway: Callable[..., Any], worker: Any) -> Any:
 
 
 def generate(gateway: Any, prompt: str, **options: Any) -> list[gateway_pb2.GenerateResponse]:
-    request = gateway_pb2.GenerateRequest(prompt=prompt, options=Options(**options))
+    echo = options.pop("echo", False)
+    request = gateway_pb2.GenerateRequest(prompt=prompt, options=Options(**options), echo=echo)
     return list(gateway.stub.Generate(request, timeout=30))
 
 
@@ -94,6 +95,41 @@ def test_echo_and_token_prompts(gateway: Any) -> None:
         token_ids=gateway_pb2.TokenIds(ids=ids), options=Options(max_tokens=2), echo=True
     )
     assert [response.text for response in gateway.stub.Generate(request)] == ["xyz", "x", "y"]
+
+
+def by_answer(responses: list[gateway_pb2.GenerateResponse]) -> list[str]:
+    texts = [""] * (1 + max(response.index for response in responses))
+    for response in responses:
+        texts[response.index] += response.text
+    return texts
+
+
+def test_several_answers_come_side_by_side_and_end_one_by_one(gateway: Any, worker: Any) -> None:
+    # Answer i begins at byte i of the prompt: "abc</s>..." stops after 3 tokens, the others after 2 and 1.
+    responses = generate(gateway, "abc</s>d", max_tokens=100, n=3)
+    assert by_answer(responses) == ["abc", "bc", "c"]
+    ends = [(response.index, response.usage.completion_tokens) for response in responses if response.finish_reason]
+    assert ends == [(2, 2), (1, 3), (0, 4)]
+    assert {response.usage.cached_tokens for response in responses if response.finish_reason} == {2}
+    assert worker.wait_event("ended")["how"] == "finished"
+
+
+def test_a_stop_string_ends_its_answer_and_the_last_one_ends_the_call(gateway: Any, worker: Any) -> None:
+    responses = generate(gateway, "abcd", max_tokens=100_000, n=2, stop=["da"], echo=True)
+    # Echoed first; then "abcd|a" and "bcd|a".
+    assert by_answer(responses) == ["abcd" + "abc", "abcd" + "bc"]
+    assert [response.index for response in responses if response.finish_reason] == [1, 0]
+    assert worker.wait_event("ended")["how"] == "cancelled"
+
+
+def test_every_answer_of_a_chat_names_its_role_once(gateway: Any) -> None:
+    request = gateway_pb2.ChatRequest(
+        messages=[gateway_pb2.ChatMessage(role="user", content="hi")], options=Options(max_tokens=2, n=2)
+    )
+    responses = list(gateway.stub.Chat(request))
+    assert [(response.index, response.role) for response in responses] == [
+        (0, "assistant"), (1, "assistant"), (0, ""), (1, "")
+    ]  # fmt: skip
 
 
 def test_chat_renders_the_template_and_names_the_role_once(gateway: Any, worker: Any) -> None:

@@ -47,10 +47,10 @@ def problems(**values: Any) -> dict[str, str]:
         ("seed", -(2**63) - 1),
         ("priority", 2**31),
         ("n", 0),
-        ("n", 2),
-        ("best_of", 2),
-        ("beam_width", 1),
-        ("length_penalty", 2.0),
+        ("n", 129),
+        ("best_of", 0),
+        ("beam_width", 0),
+        ("length_penalty", math.nan),
         ("typical_p", 0.0),
         ("repetition_penalty", 0.0),
         ("repetition_penalty", math.inf),
@@ -94,10 +94,9 @@ def test_biases_are_named_by_their_token() -> None:
 
 
 def test_what_a_version_takes_is_named() -> None:
-    refused = problems(adapter="lora", n=2, beam_width=1)
+    refused = problems(adapter="lora", response_format=object())
     assert refused["adapter"] == "not supported by this version, which takes only the empty text"
-    assert refused["n"] == "not supported by this version, which takes only 1"
-    assert refused["beam_width"] == "not supported by this version"
+    assert refused["response_format"] == "not supported by this version"
 
 
 def test_all_problems_are_told_at_once_but_no_flood() -> None:
@@ -114,6 +113,16 @@ def test_min_tokens_must_not_exceed_max_tokens() -> None:
     assert validate(Call.GENERATE, {"max_tokens": 4, "min_tokens": 4}, VOCAB_SIZE).min_tokens == 4
 
 
+@pytest.mark.parametrize("most", ["best_of", "beam_width"])
+def test_no_more_answers_are_returned_than_generated(most: str) -> None:
+    assert problems(n=4, **{most: 3}) == {"n": f"4 found, allowed is at most {most}, which is 3"}
+    assert validate(Call.CHAT, {"n": 3, most: 3}, VOCAB_SIZE).n == 3
+
+
+def test_beams_are_not_the_best_of_samples() -> None:
+    assert set(problems(best_of=4, beam_width=4)) == {"best_of"}
+
+
 def test_a_parameter_of_another_call_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="echo: no parameter of this call"):
         validate(Call.CHAT, {"echo": True}, VOCAB_SIZE)
@@ -124,7 +133,7 @@ def test_a_parameter_of_another_call_is_refused() -> None:
     "values",
     [
         {"temperature": 0, "top_p": 1, "min_p": 1.0, "top_k": 0, "max_tokens": 1},
-        {"n": 1, "best_of": 1, "typical_p": 1.0, "repetition_penalty": 1, "presence_penalty": 0.0, "adapter": ""},
+        {"n": 128, "best_of": 128, "typical_p": 1.0, "repetition_penalty": 1, "presence_penalty": 0.0, "adapter": ""},
         {"typical_p": 0.5, "repetition_penalty": 1.1, "presence_penalty": -2, "frequency_penalty": 2, "logprobs": 0},
         {"bad_words": ["x" * 128] * 64, "logprobs": 20, "prompt_logprobs": 20},
         {"stop": ["x" * 1024] * 16, "stop_token_ids": [0, 99], "seed": -(2**63), "request_id": "é" * 64},

@@ -82,8 +82,8 @@ def test_the_token_that_stops_is_no_text(toy_tokenizer: Tokenizer, stream: Sampl
 def test_a_stop_string_ends_the_sample_at_the_token_that_completes_it(toy_tokenizer: Tokenizer) -> None:
     stream = new_stream(toy_tokenizer, ["STOP"])
     ids = toy_tokenizer.encode("go STOP more")
-    started = worker_pb2.GenerateResponse(started=worker_pb2.Started(cached_tokens=6))
-    pieces = run(stream, [started, tokens(ids[:5]), tokens(ids[5:]), tokens(ids)])
+    stream.start(worker_pb2.Started(cached_tokens=6))
+    pieces = run(stream, [worker_pb2.GenerateResponse(), tokens(ids[:5]), tokens(ids[5:]), tokens(ids)])
     # "go ST" shows "go " and holds "ST"; "OP" completes the stop at the second token of the next message.
     assert [(piece.text, len(piece.token_ids)) for piece in pieces] == [("go ", 5), ("", 2)]
     finish = pieces[-1].finish

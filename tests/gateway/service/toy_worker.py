@@ -10,6 +10,7 @@ turns its readiness off and on.
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -89,14 +90,19 @@ class ToyWorker(worker_pb2_grpc.WorkerServiceServicer):
             tell("ended", request_id=request.request_id, how=how, sent=sent)
 
     async def _answer(self, request: worker_pb2.GenerateRequest) -> AsyncIterator[worker_pb2.GenerateResponse]:
+        """Sample i of n answers with the prompt from its token i on; the samples take turns."""
         prompt = list(request.token_ids)
         fault = _fault(prompt)
-        for position in range(request.stop.max_tokens):
-            token = prompt[position % len(prompt)]
-            response = worker_pb2.GenerateResponse(token_ids=[token])
+        places = itertools.product(range(request.stop.max_tokens), range(max(1, request.n)))
+        unfinished = set(range(max(1, request.n)))
+        for position, index in places:
+            if index not in unfinished:
+                continue
+            token = prompt[(position + index) % len(prompt)]
+            response = worker_pb2.GenerateResponse(index=index, token_ids=[token])
             if request.HasField("logprobs"):
                 response.logprobs.append(_logprobs(token, request.logprobs))
-            if position == 0:
+            if position == index == 0:
                 if request.HasField("prompt_logprobs"):
                     response.started.prompt_logprobs.extend(
                         _logprobs(one, request.prompt_logprobs) for one in prompt[1:]
@@ -113,8 +119,9 @@ class ToyWorker(worker_pb2_grpc.WorkerServiceServicer):
                 response.finished.stats.cached_tokens = len(prompt) // 2
                 response.finished.stats.prefill_chunks = 1
                 response.finished.stats.queue_seconds = 0.25
+                unfinished.discard(index)
             yield response
-            if response.HasField("finished") or fault == "BREAK":
+            if not unfinished or fault == "BREAK":
                 return
             if fault == "FULL":
                 raise ServiceError(
