@@ -37,8 +37,8 @@ def paged_attention(
     returns    [tokens, heads, head_dim], in the query's dtype
 
     Head h reads KV head `h // (heads / kv_heads)`. Scores are `scale * q.k`, then `soft_cap * tanh(score / soft_cap)`
-    when given. A query at position p sees the keys in (p - window, p], or all up to p without a window. Slots it does
-    not see never reach its output, whatever they hold (NaN and inf included).
+    when given. A query at position p sees the keys in (p - window, p], or all up to p without a window. Slots that no
+    query of its sequence sees never reach its output, whatever they hold (NaN and inf included).
 
     Raises ValueError when heads are no multiple of kv_heads, shapes or dtypes disagree, a table is too short, or window
     or soft_cap is not positive; on CPU, IndexError when a table names a block outside the pool.

@@ -5,12 +5,13 @@ import ctypes
 import torch
 
 from kernels import reference
-from kernels.checks import check_attention
+from kernels.checks import FP8, check_attention
 from kernels.cpu.library import (
     HEAD_DIM_MULTIPLE,
     MAX_GROUP,
     MAX_HEAD_DIM,
-    TYPES,
+    POOL_TYPES,
+    VALUE_TYPES,
     Attention,
     kernels,
     refuse_bad_index,
@@ -30,15 +31,15 @@ def paged_attention(
     sinks: torch.Tensor | None = None,
     kv_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`kernels.paged_attention` in float32 and bfloat16; other dtypes and head dims go to the reference.
+    """`kernels.paged_attention`; float64, e4m3fnuz and other head dims go to the reference.
 
     What a sequence gets has the same bits whatever else is in the batch, and with any number of threads.
     """
     key = (paged_attention, query.shape, query.dtype, pool.shape, pool.dtype, pool.stride(), scale, window, soft_cap)
     call = batch.step_cache.get(key)
-    if call is None or sinks is not None:
+    if call is None or sinks is not None or kv_scales is not None:
         check_attention(query, pool, batch, window, soft_cap, sinks, kv_scales)
-        if not _covered(query, pool, kv_scales is not None):
+        if not _covered(query, pool):
             return reference.paged_attention(
                 query,
                 pool,
@@ -50,8 +51,8 @@ def paged_attention(
                 sinks=sinks,
                 kv_scales=kv_scales,
             )
-        call = _call(query, pool, batch, scale, window, soft_cap, sinks)
-        if sinks is None:
+        call = _call(query, pool, batch, scale, window, soft_cap, sinks, kv_scales)
+        if sinks is None and kv_scales is None:
             batch.step_cache[key] = call
     arguments = call[0]
     if query.stride(2) != 1 or query.stride(1) != query.shape[2]:
@@ -65,12 +66,11 @@ def paged_attention(
     return output
 
 
-def _covered(query: torch.Tensor, pool: torch.Tensor, scaled: bool) -> bool:
+def _covered(query: torch.Tensor, pool: torch.Tensor) -> bool:
     _, heads, head_dim = query.shape
     return (
-        query.dtype in TYPES
-        and pool.dtype in TYPES
-        and not scaled
+        query.dtype in VALUE_TYPES
+        and pool.dtype in POOL_TYPES
         and head_dim % HEAD_DIM_MULTIPLE[kernels().isa] == 0
         and head_dim <= MAX_HEAD_DIM
         and heads // pool.shape[3] <= MAX_GROUP
@@ -87,17 +87,19 @@ def _call(
     window: int | None,
     soft_cap: float | None,
     sinks: torch.Tensor | None,
+    kv_scales: torch.Tensor | None,
 ) -> tuple[Attention, int, tuple[torch.Tensor | None, ...]]:
     """The arguments that all layers share, bytes from layer to layer, and what the arguments point at."""
     starts, lengths = batch.query_starts.contiguous(), batch.context_lengths.contiguous()
     tables = batch.block_tables.contiguous()
+    scales = kv_scales.contiguous() if kv_scales is not None and pool.dtype in FP8 else None
     arguments = Attention(
         value_offset=pool.stride(2),
         block_stride=pool.stride(0),
         head_stride=pool.stride(3),
         num_blocks=pool.shape[0],
-        query_type=TYPES[query.dtype],
-        pool_type=TYPES[pool.dtype],
+        query_type=VALUE_TYPES[query.dtype],
+        pool_type=POOL_TYPES[pool.dtype],
         query_starts=starts.data_ptr(),
         context_lengths=lengths.data_ptr(),
         block_tables=tables.data_ptr(),
@@ -111,5 +113,6 @@ def _call(
         scale=scale,
         soft_cap=soft_cap or 0.0,
         sinks=None if sinks is None else sinks.data_ptr(),
+        kv_scales=None if scales is None else scales.data_ptr(),
     )
-    return arguments, pool.stride(1) * pool.element_size(), (starts, lengths, tables, sinks)
+    return arguments, pool.stride(1) * pool.element_size(), (starts, lengths, tables, sinks, scales)

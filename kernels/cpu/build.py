@@ -27,8 +27,8 @@ COMMON = (
 )
 VECTOR = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
 X86 = {
-    "avx2": ("-mavx2", "-mfma"),
-    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mf16c", "-mprefer-vector-width=512"),
 }
 INSTRUCTION_SETS: dict[str, dict[str, tuple[str, ...]]] = {"x86_64": X86, "AMD64": X86, "aarch64": {"neon": ()}}
 

@@ -15,7 +15,13 @@ ISA_VARIABLE = "OCTAVO_CPU_ISA"
 """Names one instruction set, to measure or test it where the processor has a better one."""
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
-"""What the kernels compute on; in other dtypes the reference does."""
+"""What norms, gates and products take; in other dtypes the reference computes them."""
+
+VALUE_TYPES = {**TYPES, torch.float16: 2}
+"""What attention and writes take as queries, keys and values."""
+
+POOL_TYPES = {**VALUE_TYPES, torch.float8_e4m3fn: 3, torch.float8_e5m2: 4}
+"""What a pool may be kept in."""
 
 HEAD_DIM_MULTIPLE = {"avx512": 16, "avx2": 8, "neon": 4}
 """Floats in a register: attention reads head dims in whole registers."""
@@ -34,7 +40,7 @@ class Attention(ctypes.Structure):
         *((name, c_int64) for name in ("sequences", "table_width")),
         *((name, c_int64) for name in ("heads", "kv_heads", "head_dim", "block_size", "window")),
         *((name, c_double) for name in ("scale", "soft_cap")),
-        ("sinks", c_void_p),
+        *((name, c_void_p) for name in ("sinks", "kv_scales")),
         ("threads", c_int64),
     ]
 
@@ -72,6 +78,7 @@ class Write(ctypes.Structure):
         ("slots", c_void_p),
         *((name, c_int64) for name in ("value_type", "pool_type")),
         *((name, c_int64) for name in ("tokens", "heads", "kv_heads", "head_dim", "half", "block_size", "threads")),
+        ("kv_scales", c_void_p),
     ]
 
 

@@ -5,8 +5,8 @@ import ctypes
 import torch
 
 from kernels import reference
-from kernels.checks import check_rotation, check_written
-from kernels.cpu.library import TYPES, Write, kernels, refuse_bad_index
+from kernels.checks import FP8, check_rotation, check_written
+from kernels.cpu.library import POOL_TYPES, VALUE_TYPES, Write, kernels, refuse_bad_index
 
 
 def write_kv(
@@ -18,11 +18,11 @@ def write_kv(
     *,
     kv_scales: torch.Tensor | None = None,
 ) -> None:
-    """`kernels.write_kv` in float32 and bfloat16; other dtypes go to the reference."""
+    """`kernels.write_kv`; float64 and e4m3fnuz go to the reference."""
     check_written(pool, key, value, slots, kv_scales)
-    if kv_scales is not None or not _covered(pool, key, value):
+    if not _covered(pool, key, value):
         return reference.write_kv(pool, layer, key, value, slots, kv_scales=kv_scales)
-    return _write(pool, layer, key, value, slots, None)
+    return _write(pool, layer, key, value, slots, kv_scales, None)
 
 
 def write_rotated_kv(
@@ -37,18 +37,17 @@ def write_rotated_kv(
     *,
     kv_scales: torch.Tensor | None = None,
 ) -> None:
-    """`kernels.write_rotated_kv` in float32 and bfloat16; other dtypes go to the reference."""
+    """`kernels.write_rotated_kv`; float64 and e4m3fnuz go to the reference."""
     check_written(pool, key, value, slots, kv_scales)
     check_rotation(query, cosine, sine)
     if (
-        kv_scales is not None
-        or not _covered(pool, key, value)
+        not _covered(pool, key, value)
         or query.dtype != key.dtype
         or not _heads_together(query)
         or cosine.dtype != torch.float32
     ):
         return reference.write_rotated_kv(pool, layer, query, key, value, slots, cosine, sine, kv_scales=kv_scales)
-    return _write(pool, layer, key, value, slots, (query, cosine.contiguous(), sine.contiguous()))
+    return _write(pool, layer, key, value, slots, kv_scales, (query, cosine.contiguous(), sine.contiguous()))
 
 
 def _write(
@@ -57,6 +56,7 @@ def _write(
     key: torch.Tensor,
     value: torch.Tensor,
     slots: torch.Tensor,
+    kv_scales: torch.Tensor | None,
     rotation: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None,
 ) -> None:
     if not _heads_together(key):
@@ -64,6 +64,7 @@ def _write(
     if not _heads_together(value):
         value = value.contiguous()
     slots = slots.contiguous()
+    scales = kv_scales.contiguous() if kv_scales is not None and pool.dtype in FP8 else None
     if rotation is None:
         query_at, query_stride, heads, cosine_at, sine_at, half = None, 0, 0, None, None, 0
     else:
@@ -88,8 +89,8 @@ def _write(
         head_stride,
         num_blocks,
         slots.data_ptr(),
-        TYPES[key.dtype],
-        TYPES[pool.dtype],
+        VALUE_TYPES[key.dtype],
+        POOL_TYPES[pool.dtype],
         slots.shape[0],
         heads,
         kv_heads,
@@ -97,15 +98,16 @@ def _write(
         half,
         block_size,
         torch.get_num_threads(),
+        None if scales is None else scales.data_ptr(),
     )
     refuse_bad_index(kernels().write(ctypes.byref(call)), f"a slot lies outside the pool's {pool.shape[0]} blocks")
 
 
 def _covered(pool: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     return (
-        key.dtype in TYPES
+        key.dtype in VALUE_TYPES
         and value.dtype == key.dtype
-        and pool.dtype in TYPES
+        and pool.dtype in POOL_TYPES
         and pool.stride(5) == 1
         and pool.stride(4) == pool.shape[5]
     )

@@ -6,7 +6,7 @@
 
 namespace OCTAVO_ISA {
 
-static thread_local Scratch task_list, partials, part_list, decode_query;
+static thread_local Scratch task_list, partials, part_list, decode_rows;
 
 struct Task {
   int64_t sequence, kv_head;
@@ -63,19 +63,20 @@ static void part_tasks(const Attention& call, int64_t sequence, int64_t partial,
     }
 }
 
-template <typename V, typename K>
+template <typename K>
 static void run_task(const Attention& call, const Task& task, Partial* parts) {
-  if (task.partial < 0) return attend_chunk<V, K>(call, task.sequence, task.kv_head, task.first, task.end);
+  if (task.partial < 0) return attend_chunk<K>(call, task.sequence, task.kv_head, task.first, task.end);
   const int64_t group = call.heads / call.kv_heads, dim = call.head_dim;
-  float* query = decode_query.floats(group * dim);
-  const V* from = (const V*)call.query + call.query_starts[task.sequence] * call.token_stride +
-                  task.kv_head * group * dim;
-  for (int64_t i = 0; i < group * dim; i += LANES) store(query + i, load(from + i) * (float)call.scale);
+  float* query = decode_rows.floats(group * dim);
+  for (int64_t h = 0; h < group; ++h) {
+    read_query<K>(call, call.query_starts[task.sequence], task.kv_head * group + h, query + h * dim);
+    pairwise<K>(query + h * dim, dim);
+  }
   attend_part<K>(call, call.block_tables + task.sequence * call.table_width, task.kv_head, query, task.first, task.end,
                  parts[task.partial]);
 }
 
-template <typename V, typename K>
+template <typename K>
 static void attention_of(const Attention& call) {
   const int64_t group = call.heads / call.kv_heads;
   int64_t task_count = 0, part_count = 0;
@@ -102,23 +103,23 @@ static void attention_of(const Attention& call) {
 #pragma omp parallel num_threads(call.threads) if (call.threads > 1 && task_count > 1)
   {
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t t = 0; t < task_count; ++t) run_task<V, K>(call, tasks[t], parts);
+    for (int64_t t = 0; t < task_count; ++t) run_task<K>(call, tasks[t], parts);
   }
   for (int64_t s = 0, first = 0; s < call.sequences; ++s) {
     if (query_length(call, s) != 1) continue;
     const int64_t count = parts_of(reach_of(call, s));
-    V* output = (V*)call.output + call.query_starts[s] * call.heads * call.head_dim;
-    for (int64_t head = 0; head < call.kv_heads; ++head, first += count)
-      join_parts(call, head, parts + first, count, output);
+    float* rows = decode_rows.floats(group * call.head_dim);
+    for (int64_t head = 0; head < call.kv_heads; ++head, first += count) {
+      join_parts<K>(call, head, parts + first, count, rows);
+      for (int64_t h = 0; h < group; ++h)
+        write_output(call, call.query_starts[s], head * group + h, rows + h * call.head_dim);
+    }
   }
 }
 
 static int64_t attention(const Attention* call) {
   if (!tables_hold(*call)) return BAD_INDEX;
-  if (call->query_type == FLOAT32)
-    call->pool_type == FLOAT32 ? attention_of<float, float>(*call) : attention_of<float, bf16>(*call);
-  else
-    call->pool_type == FLOAT32 ? attention_of<bf16, float>(*call) : attention_of<bf16, bf16>(*call);
+  by_pool_type(call->pool_type, [=](auto* type) { attention_of<typename Pointee<decltype(type)>::Type>(*call); });
   return OK;
 }
 

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-enum Type : int64_t { FLOAT32 = 0, BFLOAT16 = 1 };
+enum Type : int64_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT8_E4M3 = 3, FLOAT8_E5M2 = 4 };
 
 // Kernels return OK or, when an index of the caller points outside the pool, BAD_INDEX with nothing written.
 enum Status : int64_t { OK = 0, BAD_INDEX = 1 };
@@ -24,6 +24,7 @@ struct Attention {
   int64_t window;  // 0: none
   double scale, soft_cap;  // soft_cap 0: none
   const float* sinks;      // [heads] or null
+  const float* kv_scales;  // [2, kv_heads] with an 8-bit pool, otherwise null
   int64_t threads;
 };
 
@@ -66,6 +67,7 @@ struct Write {
   const int64_t* slots;  // [tokens]
   int64_t value_type, pool_type;
   int64_t tokens, heads, kv_heads, head_dim, half, block_size, threads;
+  const float* kv_scales;  // [2, kv_heads] with an 8-bit pool, otherwise null
 };
 
 struct TopK {

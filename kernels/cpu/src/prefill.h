@@ -11,8 +11,9 @@
 // prompt was cut into chunks.
 #pragma once
 
-#include "decode.h"
+#include "lookup.h"
 #include "matrix.h"
+#include "query.h"
 
 namespace OCTAVO_ISA {
 
@@ -27,21 +28,19 @@ INLINE int64_t tokens_per_task(const Attention& call) {
   return tokens < 1 ? 1 : tokens;
 }
 
-// K of `count` keys transposed into panels of 16 keys, [panel][dim][16]; missing keys are zero.
-template <typename K>
-static void transpose_keys(const K* const* rows, int64_t count, int64_t dim, float* panels) {
+// K of `count` keys, [count, stride], transposed into panels of 16 keys, [panel][dim][16]; missing keys are zero.
+static void transpose_keys(const float* keys, int64_t stride, int64_t count, int64_t dim, float* panels) {
   for (int64_t p = 0; p < count; p += PANEL)
     for (int64_t k = p; k < p + PANEL; k += 4) {
       float* to = panels + p * dim + (k - p);
       if (k + 4 <= count) {
         for (int64_t d = 0; d < dim; d += 4) {
+          const float* from = keys + k * stride + d;
           F4 a, b, c, e;
-          for (int i = 0; i < 4; ++i) {
-            a[i] = widen(rows[k][d + i]);
-            b[i] = widen(rows[k + 1][d + i]);
-            c[i] = widen(rows[k + 2][d + i]);
-            e[i] = widen(rows[k + 3][d + i]);
-          }
+          memcpy(&a, from, sizeof a);
+          memcpy(&b, from + stride, sizeof b);
+          memcpy(&c, from + 2 * stride, sizeof c);
+          memcpy(&e, from + 3 * stride, sizeof e);
           F4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), ce = __builtin_shufflevector(c, e, 0, 4, 1, 5);
           F4 ba = __builtin_shufflevector(a, b, 2, 6, 3, 7), ec = __builtin_shufflevector(c, e, 2, 6, 3, 7);
           F4 columns[4] = {
@@ -51,9 +50,19 @@ static void transpose_keys(const K* const* rows, int64_t count, int64_t dim, flo
         }
       } else {
         for (int64_t d = 0; d < dim; ++d)
-          for (int64_t j = 0; j < 4; ++j) to[d * PANEL + j] = k + j < count ? widen(rows[k + j][d]) : 0.0f;
+          for (int64_t j = 0; j < 4; ++j) to[d * PANEL + j] = k + j < count ? keys[(k + j) * stride + d] : 0.0f;
       }
     }
+}
+
+// Rows of K (or V) of the keys [first, end), at most KEY_TILE, as float32 [end - first, stride].
+template <typename K>
+static void widen_rows(const Attention& call, const int32_t* table, const K* plane, int64_t first, int64_t end,
+                       float* to, int64_t stride) {
+  const K* rows[KEY_TILE];
+  look_up(call, table, plane, first, end, rows);
+  for (int64_t k = 0; k < end - first; ++k)
+    for (int64_t d = 0; d < call.head_dim; d += LANES) store(to + k * stride + d, load(rows[k] + d));
 }
 
 struct Rows {
@@ -101,7 +110,7 @@ INLINE void soften_row(float* scores, int64_t from, int64_t low, int64_t high, i
 }
 
 // Query tokens [first, end) of a sequence, counted within its chunk, for one KV head.
-template <typename V, typename K>
+template <typename K>
 static void attend_chunk(const Attention& call, int64_t sequence, int64_t kv_head, int64_t first, int64_t end) {
   const int64_t group = call.heads / call.kv_heads, dim = call.head_dim;
   const int64_t width = (dim + PANEL - 1) / PANEL * PANEL, rows = (end - first) * group;
@@ -110,6 +119,7 @@ static void attend_chunk(const Attention& call, int64_t sequence, int64_t kv_hea
   const int32_t* table = call.block_tables + sequence * call.table_width;
   const K* keys = (const K*)call.keys + kv_head * call.head_stride;
   const K* values = keys + call.value_offset;
+  const float value_scale = SCALED<K> ? call.kv_scales[call.kv_heads + kv_head] : 1.0f;
 
   float* memory = prefill_scratch.floats(rows * (dim + width + 2) + KEY_TILE * (dim + width) + TILE_ROWS * KEY_TILE + 64);
   float* key_panels = memory;
@@ -120,12 +130,9 @@ static void attend_chunk(const Attention& call, int64_t sequence, int64_t kv_hea
   state.top = state.sums + rows * width;
   state.total = state.top + rows;
 
-  const F scale = splat((float)call.scale);
   for (int64_t r = 0; r < rows; ++r) {
-    const V* query = (const V*)call.query + (start + first + r / group) * call.token_stride +
-                     (kv_head * group + r % group) * dim;
-    for (int64_t d = 0; d < dim; d += LANES) store(state.query + r * dim + d, load(query + d) * scale);
     const int64_t head = kv_head * group + r % group;
+    read_query<K>(call, start + first + r / group, head, state.query + r * dim);
     state.top[r] = call.sinks ? call.sinks[head] : -__builtin_inff();
     state.total[r] = call.sinks ? 1.0f : 0.0f;
   }
@@ -143,13 +150,10 @@ static void attend_chunk(const Attention& call, int64_t sequence, int64_t kv_hea
   for (int64_t base = lowest / KEY_TILE * KEY_TILE; base < highest; base += KEY_TILE) {
     const int64_t stop = highest < base + KEY_TILE ? highest : base + KEY_TILE;
     const int64_t begin = lowest > base ? lowest : base;
-    const K* lookup[KEY_TILE];
-    const int64_t from_panel = (begin - base) / PANEL * PANEL;
-    look_up(call, table, keys, base + from_panel, stop, lookup);
-    transpose_keys(lookup, stop - base - from_panel, dim, key_panels + from_panel * dim);
-    look_up(call, table, values, begin, stop, lookup);
-    for (int64_t k = begin; k < stop; ++k)
-      for (int64_t d = 0; d < dim; d += LANES) store(value_rows + (k - base) * width + d, load(lookup[k - begin] + d));
+    const int64_t from_panel = base + (begin - base) / PANEL * PANEL;
+    widen_rows(call, table, keys, from_panel, stop, value_rows, width);
+    transpose_keys(value_rows, width, stop - from_panel, dim, key_panels + (from_panel - base) * dim);
+    widen_rows(call, table, values, begin, stop, value_rows + (begin - base) * width, width);
 
     for (int64_t t = 0; t < tiles; ++t) {
       const int64_t row = rows * t / tiles, row_end = rows * (t + 1) / tiles;
@@ -171,8 +175,9 @@ static void attend_chunk(const Attention& call, int64_t sequence, int64_t kv_hea
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
-    V* output = (V*)call.output + ((start + first + r / group) * call.heads + kv_head * group + r % group) * dim;
-    for (int64_t d = 0; d < dim; d += LANES) store(output + d, load(state.sums + r * width + d) / state.total[r]);
+    float* sums = state.sums + r * width;
+    for (int64_t d = 0; d < dim; d += LANES) store(sums + d, load(sums + d) * value_scale / state.total[r]);
+    write_output(call, start + first + r / group, kv_head * group + r % group, sums);
   }
 }
 

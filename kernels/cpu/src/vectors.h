@@ -157,6 +157,25 @@ INLINE F exponential(F x) {
   return x < lowest ? F{} : scaled;
 }
 
+// 2^x for x <= 0, about 1 ulp; 0 below -126. NaN stays NaN.
+// x = n + r with |r| <= 1/2, and 2^r by a polynomial of degree 6 in Horner's form.
+INLINE F power_of_two(F x) {
+  const F lowest = splat(-126.0f);
+  const F rounder = splat(12582912.0f);  // as in `exponential`
+  F bounded = x < lowest ? lowest : x;
+  F shifted = bounded + rounder;
+  F r = bounded - (shifted - rounder);
+  F p = splat(1.5404409e-4f);
+  p = p * r + 1.3398874e-3f;
+  p = p * r + 9.6180290e-3f;
+  p = p * r + 5.5503324e-2f;
+  p = p * r + 2.4022651e-1f;
+  p = p * r + 6.9314718e-1f;
+  p = p * r + 1.0f;
+  F scaled = (F)((I)p + ((I)shifted << 23));
+  return x < lowest ? F{} : scaled;
+}
+
 // Memory that a thread keeps between calls: mapping pages anew in every call would cost more than the work.
 struct Scratch {
   char* memory;

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_cases import LAYER, PagedCase, paged_case, relative_error
 
-from kernels import PoolShape, RaggedBatch, cpu, reference
+from kernels import RaggedBatch, cpu, reference
 from kernels.cpu import library
 from kernels.cpu.memory import huge_zeros
 
-BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+BOUNDS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 PART = 256
 """Keys of a decode part (src/decode.h)."""
 KEY_TILE = 64
@@ -41,7 +41,7 @@ def cases(draw: st.DrawFn) -> PagedCase:
         block_size,
         draw(st.sampled_from([(9, 3), (33, 3), (8, 8), (8, 1), (7, 1), (16, 1), (10, 2)])),
         draw(st.sampled_from([32, 64, 80, 96, 128, 256])),
-        kv_dtype=draw(st.sampled_from([torch.float32, torch.bfloat16])),
+        kv_dtype=draw(st.sampled_from(list(BOUNDS))),
         query_dtype=draw(st.sampled_from([None, torch.float32])),
         seed=draw(st.integers(0, 2**16)),
         shared_blocks=draw(st.integers(0, 2)),
@@ -81,9 +81,8 @@ def test_other_head_dims_are_right_as_well(head_dim: int) -> None:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_other_dtypes_go_to_the_reference(dtype: torch.dtype) -> None:
-    check(paged_case([(1, 40), (5, 20)], 16, (4, 2), 32, dtype), 2e-3)
+def test_float64_goes_to_the_reference() -> None:
+    check(paged_case([(1, 40), (5, 20)], 16, (4, 2), 32, torch.float64), 1e-12)
 
 
 @pytest.mark.unit
@@ -95,7 +94,7 @@ def test_a_long_chunk_over_a_cached_prefix(threads: int) -> None:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_sequence_gets_the_same_bits_in_any_batch(dtype: torch.dtype) -> None:
     """Alone and in company, on one thread and on two: parts are cut at fixed keys, whoever computes them."""
     sequences = [(1, 700), (60, 300), (1, 17), (3, 513)]
@@ -164,28 +163,6 @@ def test_a_table_that_names_no_block_is_refused() -> None:
         tables[0, 1] = outside
         with pytest.raises(IndexError, match="outside the pool"):
             cpu.paged_attention(case.query, case.pool, LAYER, RaggedBatch.of([1], [20], tables), scale=1.0)
-
-
-@pytest.mark.unit
-def test_fp8_pools_are_the_references() -> None:
-    """K and V are what is stored times the scale of their head; 3 mantissa bits: 2^-4 of each value."""
-    case = paged_case([(1, 33), (9, 20)], 16, (4, 2), 64)
-    scales = torch.tensor([[0.5, 0.25], [2.0, 1.0]])
-    pool = reference.allocate_pool(PoolShape(case.pool.shape[0] - 1, 2, 2, 16, 64, torch.float8_e4m3fn))
-    stored = []
-    for index, own in enumerate(case.history):
-        context = own.shape[1]
-        table = case.batch.block_tables[index].tolist()
-        slots = torch.tensor([table[p // 16] * 16 + p % 16 for p in range(context)])
-        cpu.write_kv(pool, LAYER, own[0], own[1], slots, kv_scales=scales)
-        wide = scales[:, None, :, None]
-        stored.append((own / wide).to(torch.float8_e4m3fn).float() * wide)
-    batch = RaggedBatch.of([1, 9], [33, 20], case.batch.block_tables)
-    actual = cpu.paged_attention(case.query, pool, LAYER, batch, scale=0.125, kv_scales=scales)
-    assert relative_error(actual, PagedCase(case.query, pool, batch, stored).exact(0.125)) < 1e-5
-    assert relative_error(actual, case.exact(0.125)) < 2**-4
-    with pytest.raises(ValueError, match="kv_scales"):
-        cpu.paged_attention(case.query, pool, LAYER, batch, scale=0.5)
 
 
 @pytest.mark.unit
