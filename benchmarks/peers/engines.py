@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import IO, Any
 
 import psutil
+from line_protocol import start_server
 from workloads import Request
 
 HERE = Path(__file__).resolve().parent
 # What setup.sh writes below its folder.
-OPENVINO_MODEL, LLAMA_MODEL, LLAMA_SERVER = "model-openvino", "model-bf16.gguf", "llama.cpp/bin/llama-server"
+OPENVINO_MODEL, LLAMA_MODEL, LLAMA_DRIVER = "model-openvino", "model-bf16.gguf", "llama.cpp/llama-driver"
 PRELOADED = ("tcmalloc/usr/lib/*/libtcmalloc_minimal.so.4", "vllm/lib/libiomp5.so")
 
 
@@ -51,7 +52,7 @@ def launch(name: str, model: Path, peers: Path, octavo_flags: list[str]) -> Laun
     if name == "openvino":
         return _in_environment(peers, "openvino", "openvino_peer.py", [str(_found(peers, OPENVINO_MODEL))])
     assert name == "llama.cpp", name
-    arguments = [str(_found(peers, LLAMA_SERVER)), str(_found(peers, LLAMA_MODEL))]
+    arguments = [str(_found(peers, LLAMA_DRIVER)), str(_found(peers, LLAMA_MODEL))]
     return Launch([sys.executable, str(HERE / "llama_cpp_peer.py"), *arguments])
 
 
@@ -61,7 +62,7 @@ ENGINES = {
     "vllm": "LLM.generate, bfloat16, compiled",
     "vllm-float32": "the same in float32",
     "openvino": "ContinuousBatchingPipeline, 16-bit weights",
-    "llama.cpp": "llama-server, BF16",
+    "llama.cpp": "its library, batched continuously, BF16",
     "transformers": "generate, padded, bfloat16",
     "transformers-float32": "the same in float32",
     "transformers-continuous": "generate_batch, bfloat16",
@@ -114,12 +115,11 @@ class EngineProcess:
 
     def __init__(self, start: Launch) -> None:
         self._log: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by _stop
-        self._process = subprocess.Popen(
+        self._process = start_server(
             start.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            text=True,
             env={**os.environ, **start.environ},
         )
         try:

@@ -22,7 +22,7 @@ from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from octavo.kv.v1 import kv_manager_pb2, kv_manager_pb2_grpc
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PORTS = ["--port", "--worker-port", "--manager-port", "--worker-metrics-port", "--manager-metrics-port"]
+PORTS = ["--port", "--http-port", "--worker-port", "--manager-port", "--worker-metrics-port", "--manager-metrics-port"]
 POOL = "default"
 # The last releases reach the manager a step after the last token reached us.
 RESET_PATIENCE_SECONDS = 10.0

@@ -12,9 +12,9 @@ VLLM=0.32.0 TORCH=2.13.0 TRANSFORMERS=5.24.0 OPENVINO_GENAI=2026.4.1.0 OPTIMUM_I
 
 usage() { sed -n 's/^# \{0,1\}//; 2,9p' "$0"; exit 2; }
 [ $# -ge 1 ] || usage
-repository=$(cd "$(dirname "$0")/../.." && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1" && folder=$(cd "$1" && pwd) && shift
-model=$repository/models/smollm2
+model=$here/../../models/smollm2
 if [ $# -ge 1 ] && [ -d "$1" ]; then model=$(cd "$1" && pwd); shift; fi
 [ -f "$model/model.safetensors" ] || { echo "no model in $model: make model" >&2; exit 1; }
 wanted=${*:-transformers vllm openvino llama.cpp}
@@ -85,9 +85,12 @@ make_llama_cpp() {
     sources=$sources/vendor/llama.cpp
     low transformers/bin/python "$sources/convert_hf_to_gguf.py" "$model" --outtype bf16 --outfile model-bf16.gguf
     low cmake -S "$sources" -B "$built" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
-        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_USE_PREBUILT_UI=OFF \
+        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_APP=OFF \
         -DLLAMA_OPENSSL=OFF
-    low cmake --build "$built" --parallel 1 --target llama-server llama-batched-bench
+    low cmake --build "$built" --parallel 1 --target llama
+    low g++ -O2 -std=c++17 -I"$sources/include" -I"$sources/ggml/include" "$here/llama_cpp_driver.cpp" \
+        "$built/src/libllama.a" "$built"/ggml/src/libggml{,-cpu,-base}.a -fopenmp -lpthread -ldl -o "$built/llama-driver"
+    echo "$LLAMA_CPP_PYTHON" > "$built/version"
     touch "$built/ready"
 }
 

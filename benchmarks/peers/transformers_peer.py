@@ -9,6 +9,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from line_protocol import Outcome, Run, answer_runs
 from workloads import Request
 
+# Room for all of W4 at once; by itself continuous batching takes most of the machine's memory.
+KV_TOKENS, PAGE = 32_768, 256
+
 
 def load() -> tuple[str, str, Run]:
     parser = argparse.ArgumentParser()
@@ -19,7 +22,7 @@ def load() -> tuple[str, str, Run]:
 
     import torch
     import transformers
-    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
     model = AutoModelForCausalLM.from_pretrained(
         options.model, dtype=getattr(torch, options.dtype), attn_implementation="sdpa"
@@ -43,7 +46,8 @@ def load() -> tuple[str, str, Run]:
         config = GenerationConfig(
             do_sample=False, max_new_tokens=max(one.output for one in requests), eos_token_id=-1, pad_token_id=0
         )
-        with model.continuous_batching_context_manager(generation_config=config) as manager:
+        cache = ContinuousBatchingConfig(num_blocks=KV_TOKENS // PAGE, page_size=PAGE, max_batch_tokens=512)
+        with model.continuous_batching_context_manager(config, continuous_batching_config=cache) as manager:
             numbers = {
                 manager.add_request(one.prompt, max_new_tokens=one.output): number
                 for number, one in enumerate(requests)

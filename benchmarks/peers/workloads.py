@@ -8,7 +8,7 @@ W5  prefill                        1 x 1,536 -> 1
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Ids below are special tokens; the demo model's vocabulary has 49,152.
 FIRST_ID, END_ID = 100, 49_000
@@ -39,6 +39,11 @@ class Workload:
     def tokens(self) -> int:
         """What the rate counts."""
         return sum(len(one.prompt) if self.counts_prompts else one.output for one in self.requests)
+
+    def cut(self, to: int) -> "Workload":
+        """The same with prompts and outputs of at most so many tokens: to see that an engine runs, not how fast."""
+        requests = [Request(one.prompt[-to:], min(one.output, to)) for one in self.requests]
+        return replace(self, title=f"{self.title}, cut to {to}", requests=requests)
 
 
 def all_workloads(seed: int = 0) -> dict[str, Workload]:
