@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway import prompts, runs
+from gateway.errors import InvalidRequest
 from gateway.generation import Generation
 from gateway.http import fields, sse
 from gateway.http.body import ClientLeft, read_object
@@ -33,6 +34,9 @@ from gateway.prompts import PROMPT, Prompt
 from service.errors import ServiceError
 
 logger = logging.getLogger(__name__)
+
+# All answers to all prompts of a request run at once.
+MAX_ANSWERS = 512
 
 
 def error_response(error: ServiceError) -> Response:
@@ -110,7 +114,7 @@ class _Answer:
             echoes = [await echo_of(task) for task in tasks] if parameters.echo else []
         head = Head(f"{self._shape.id_prefix}{uuid.uuid4().hex}", int(time.time()), model.name)
         sources = [runs.run(task, self._surface.router.pick(model), self._surface.metrics) for task in tasks]
-        together = merged(sources, given.parameters.get("n", 1))
+        together = merged(sources, parameters.n)
         async with contextlib.aclosing(complete(echoed(together, echoes))) as parts:
             if given.stream:
                 chunks = Chunks(self._shape, head)
@@ -133,6 +137,9 @@ class _Answer:
         ]
 
     def _tasks(self, model: ServedModel, found: Sequence[Prompt], parameters: Parameters) -> list[Generation]:
+        answers = len(found) * (parameters.best_of or parameters.beam_width or parameters.n)
+        if answers > MAX_ANSWERS:
+            raise InvalidRequest({PROMPT: f"{answers} answers found, allowed are at most {MAX_ANSWERS} to all prompts"})
         default = self._surface.settings.default_max_tokens
         return [
             Generation(

@@ -64,6 +64,25 @@ def test_a_stream_equals_the_whole_and_ends_with_done(http: Any) -> None:
     assert all("usage" not in chunk for chunk in answer.events)
 
 
+def test_several_answers_are_choices_of_their_own(http: Any) -> None:
+    body = {"prompt": ["abc", "xy"], "n": 3, "max_tokens": 4, "stop": "ca"}
+    whole = http.post(COMPLETIONS, body).json
+    # The toy's answer i begins at the prompt's byte i. abca, bca and ca end at the stop string, after 4, 3 and 2 tokens;
+    # the others by length, after 4. Each prompt counts once, 3 + 2.
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3, 4, 5]
+    assert [choice["text"] for choice in whole["choices"]] == ["ab", "b", "", "xyxy", "yxyx", "xyxy"]
+    assert [choice["finish_reason"] for choice in whole["choices"]] == ["stop"] * 3 + ["length"] * 3
+    assert (whole["usage"]["prompt_tokens"], whole["usage"]["completion_tokens"]) == (5, 21)
+    texts = [""] * 6
+    *chunks, last = http.post(COMPLETIONS, {**body, "stream": True, "stream_options": {"include_usage": True}}).events
+    for chunk in chunks:
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+    assert texts == [choice["text"] for choice in whole["choices"]]
+    assert last["usage"] == whole["usage"]
+    refused = http.post(COMPLETIONS, {"prompt": ["x"] * 5, "n": 128})
+    assert (refused.status, refused.error["param"]) == (400, "prompt")
+
+
 def test_usage_is_one_chunk_without_choices_and_only_when_asked_for(http: Any) -> None:
     body = {"prompt": "abc", "max_tokens": 2, "stream": True}
     for options in (None, {}, {"include_usage": False}):

@@ -108,6 +108,17 @@ def test_a_seed_repeats_and_the_parameters_of_the_table_are_heard(client: openai
     assert text(temperature=0, stop="R") == text(temperature=0, stop=["never", "R"]) == first
 
 
+def test_n_answers_are_drawn_apart_and_repeat(client: openai.OpenAI) -> None:
+    given: dict[str, Any] = {"model": MODEL, "messages": USER, "n": 3, "seed": 7, "max_tokens": 12}
+    whole = client.chat.completions.create(**given)
+    texts = [choice.message.content for choice in whole.choices]
+    assert len(set(texts)) == 3
+    streamed = ["", "", ""]
+    for chunk in client.chat.completions.create(stream=True, **given):
+        streamed[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert streamed == texts
+
+
 def test_biases_and_penalties_change_the_tokens(client: openai.OpenAI, demo_model: Path) -> None:
     tokenizer = Tokenizer.from_folder(demo_model)
     (token,) = tokenizer.encode(" fox", add_special_tokens=False)
