@@ -40,8 +40,9 @@ def launch(name: str, model: Path, peers: Path, octavo_flags: list[str]) -> Laun
         EngineMissing: its environment was not made, with what is missing.
     """
     if name.startswith("octavo"):
+        script = "octavo_engine.py" if name == "octavo-engine" else "octavo_services.py"
         flags = ["--in-process", *octavo_flags] if name == "octavo-embedded" else octavo_flags
-        return Launch([sys.executable, str(HERE / "octavo_services.py"), str(model), *flags])
+        return Launch([sys.executable, str(HERE / script), str(model), *flags])
     if name.startswith("transformers"):
         flags = ["--continuous"] if "continuous" in name else []
         return _in_environment(peers, "transformers", "transformers_peer.py", [str(model), *flags, *_dtype(name)])
@@ -59,6 +60,7 @@ def launch(name: str, model: Path, peers: Path, octavo_flags: list[str]) -> Laun
 ENGINES = {
     "octavo": "gateway, worker and KV manager over gRPC",
     "octavo-embedded": "the same with the KV manager inside the worker",
+    "octavo-engine": "the engine in one process, no gateway and no gRPC",
     "vllm": "LLM.generate, bfloat16, compiled",
     "vllm-float32": "the same in float32",
     "openvino": "ContinuousBatchingPipeline, 16-bit weights",

@@ -156,7 +156,7 @@ def test_an_environment_that_was_not_made_is_named(tmp_path: Path) -> None:
 
     for name in ENGINES:
         if name.startswith("octavo"):
-            assert launch(name, tmp_path, tmp_path, []).command[1].endswith("octavo_services.py")
+            assert Path(launch(name, tmp_path, tmp_path, []).command[1]).is_file()
         else:
             with pytest.raises(EngineMissing, match=r"setup\.sh"):
                 launch(name, tmp_path, tmp_path, [])
