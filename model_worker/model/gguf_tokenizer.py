@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from model_worker.model.errors import CheckpointError, UnsupportedModelError
 from model_worker.model.gguf_checkpoint import GgufCheckpoint
+from model_worker.model.gguf_spm import Pieces, build_spm
 
 
 def _smollm() -> pre_tokenizers.PreTokenizer:
@@ -18,13 +19,35 @@ def _smollm() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
 
 
-PRE_TOKENIZERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {"smollm": _smollm}
+def _words(digits: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
+    """Contractions, words with the sign before them, runs of digits, signs with line ends, line ends, spaces."""
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+        + digits
+        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+
+    def build() -> pre_tokenizers.PreTokenizer:
+        split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+        return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+    return build
+
+
+PRE_TOKENIZERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
+    "smollm": _smollm,
+    "llama-bpe": _words(r"\p{N}{1,3}"),
+    "qwen2": _words(r"\p{N}"),
+}
+_COMPOSED = ("qwen2",)
+"""Those that read a text in its composed form (NFC)."""
 
 
 def write_tokenizer(checkpoint: GgufCheckpoint, folder: Path) -> None:
     """Writes tokenizer.json, tokenizer_config.json and, when there is a chat template, chat_template.jinja.
 
-    Raises UnsupportedModelError for a tokenizer other than byte-level BPE with a known pre-tokenizer.
+    Raises UnsupportedModelError for a tokenizer other than SentencePiece BPE and byte-level BPE with a known
+    pre-tokenizer.
     """
     build_tokenizer(checkpoint).save(str(folder / "tokenizer.json"))
     tokens = _strings(checkpoint, "tokens")
@@ -45,10 +68,25 @@ def write_tokenizer(checkpoint: GgufCheckpoint, folder: Path) -> None:
 
 
 def build_tokenizer(checkpoint: GgufCheckpoint) -> Tokenizer:
-    """The byte-level BPE tokenizer of a GGUF file. Raises as `write_tokenizer`."""
-    kind, pre = checkpoint.metadata("tokenizer.ggml.model"), checkpoint.metadata("tokenizer.ggml.pre")
-    if kind != "gpt2":
-        raise UnsupportedModelError(f"GGUF tokenizer {kind!r} is not supported; supported: 'gpt2' (byte-level BPE)")
+    """The tokenizer of a GGUF file. Raises as `write_tokenizer`."""
+    kind = checkpoint.metadata("tokenizer.ggml.model")
+    if kind == "gpt2":
+        tokenizer = _byte_level(checkpoint)
+    elif kind == "llama":
+        tokenizer = build_spm(_pieces(checkpoint))
+    else:
+        raise UnsupportedModelError(
+            f"GGUF tokenizer {kind!r} is not supported; supported: 'gpt2' (byte-level BPE), 'llama' (SentencePiece BPE)"
+        )
+    if _adds_bos(checkpoint):
+        bos = checkpoint.metadata("tokenizer.ggml.bos_token_id")
+        token = _strings(checkpoint, "tokens")[bos]
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{token} $A", special_tokens=[(token, bos)])
+    return tokenizer
+
+
+def _byte_level(checkpoint: GgufCheckpoint) -> Tokenizer:
+    pre = checkpoint.metadata("tokenizer.ggml.pre")
     if pre not in PRE_TOKENIZERS:
         supported = ", ".join(PRE_TOKENIZERS)
         raise UnsupportedModelError(f"GGUF pre-tokenizer {pre!r} is not supported; supported: {supported}")
@@ -59,6 +97,8 @@ def build_tokenizer(checkpoint: GgufCheckpoint) -> Tokenizer:
         tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     except Exception as error:  # the library raises bare Exception for a merge whose parts are not in the vocabulary
         raise CheckpointError(f"the GGUF file's tokenizer is damaged: {error}") from error
+    if pre in _COMPOSED:
+        tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = PRE_TOKENIZERS[pre]()
     tokenizer.decoder = decoders.ByteLevel()
     types = checkpoint.metadata("tokenizer.ggml.token_type", [])
@@ -67,12 +107,17 @@ def build_tokenizer(checkpoint: GgufCheckpoint) -> Tokenizer:
             tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
         elif token_type == gguf.TokenType.USER_DEFINED:
             tokenizer.add_tokens([AddedToken(token, special=False, normalized=False)])
-    if _adds_bos(checkpoint):
-        bos = checkpoint.metadata("tokenizer.ggml.bos_token_id")
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{tokens[bos]} $A", special_tokens=[(tokens[bos], bos)]
-        )
     return tokenizer
+
+
+def _pieces(checkpoint: GgufCheckpoint) -> Pieces:
+    """Llama's files that say nothing of a prefix have one."""
+    return Pieces(
+        tokens=_strings(checkpoint, "tokens"),
+        scores=list(checkpoint.metadata("tokenizer.ggml.scores", [])),
+        types=list(checkpoint.metadata("tokenizer.ggml.token_type", [])),
+        adds_prefix=bool(checkpoint.metadata("tokenizer.ggml.add_space_prefix", True)),
+    )
 
 
 def _strings(checkpoint: GgufCheckpoint, key: str) -> list[str]:
@@ -90,4 +135,5 @@ def _pair(merge: str) -> tuple[str, str]:
 
 def _adds_bos(checkpoint: GgufCheckpoint) -> bool:
     bos = checkpoint.metadata("tokenizer.ggml.bos_token_id")
-    return bos is not None and bool(checkpoint.metadata("tokenizer.ggml.add_bos_token", False))
+    by_habit = checkpoint.metadata("tokenizer.ggml.model") == "llama"  # SentencePiece's files need not say so
+    return bos is not None and bool(checkpoint.metadata("tokenizer.ggml.add_bos_token", by_habit))
