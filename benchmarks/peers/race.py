@@ -76,8 +76,8 @@ class Race:
         self._results = results
 
     def warm_up(self) -> None:
-        """A few tokens of every workload: memory touched, kernels chosen, graphs compiled."""
-        for workload in self._results.workloads.values():
+        """A few tokens of a lone prompt and of a batch: memory touched, kernels chosen, graphs compiled."""
+        for workload in list(self._results.workloads.values())[:2]:
             shortened = [Request(one.prompt, min(one.output, WARM_UP_TOKENS)) for one in workload.requests]
             for name in list(self._engines):
                 self._measure(name, workload, shortened)
@@ -118,5 +118,9 @@ class Race:
             return None
         rate = workload.tokens / measured.seconds if requests is workload.requests else None
         told = f"{rate:8.1f} tokens/s" if rate else "   warm-up"
-        print(f"  {workload.name} {name:24}{told}  {measured.seconds:6.1f} s", file=sys.stderr, flush=True)
+        print(
+            f"  {workload.name} {name:24}{told}  {measured.seconds:6.1f} s, {measured.cpu_seconds:.1f} s of CPU",
+            file=sys.stderr,
+            flush=True,
+        )
         return measured
