@@ -35,12 +35,12 @@ async def echo_of(task: Generation) -> Echo:
 
 
 async def echoed(parts: AsyncGenerator[Part, None], echoes: Sequence[Echo]) -> AsyncGenerator[Part, None]:
-    """Parts, each choice's first one with the echo of its prompt; unchanged without echoes."""
+    """Parts, each choice's first one with the echo of its prompt."""
     begun: set[int] = set()
     prompt_logprobs: dict[int, tuple[TokenLogprobs, ...]] = {}
     async with contextlib.aclosing(parts):
         async for part in parts:
-            if not echoes or part.choice in begun:
+            if part.choice in begun:
                 yield part
                 continue
             begun.add(part.choice)

@@ -115,7 +115,9 @@ class _Answer:
         head = Head(f"{self._shape.id_prefix}{uuid.uuid4().hex}", int(time.time()), model.name)
         sources = [runs.run(task, self._surface.router.pick(model), self._surface.metrics) for task in tasks]
         together = merged(sources, parameters.n)
-        async with contextlib.aclosing(complete(echoed(together, echoes))) as parts:
+        if echoes:
+            together = echoed(together, echoes)
+        async with contextlib.aclosing(complete(together)) as parts:
             if given.stream:
                 chunks = Chunks(self._shape, head)
                 await self._send_events(events, chunks, parts, include_usage=given.include_usage)

@@ -67,7 +67,7 @@ def test_a_stream_equals_the_whole_and_ends_with_done(http: Any) -> None:
 def test_several_answers_are_choices_of_their_own(http: Any) -> None:
     body = {"prompt": ["abc", "xy"], "n": 3, "max_tokens": 4, "stop": "ca"}
     whole = http.post(COMPLETIONS, body).json
-    # The toy's answer i begins at the prompt's byte i. abca, bca and ca end at the stop string, after 4, 3 and 2 tokens;
+    # Answer i begins at the prompt's byte i. abca, bca and ca end at the stop string, after 4, 3 and 2 tokens,
     # the others by length, after 4. Each prompt counts once, 3 + 2.
     assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3, 4, 5]
     assert [choice["text"] for choice in whole["choices"]] == ["ab", "b", "", "xyxy", "yxyx", "xyxy"]

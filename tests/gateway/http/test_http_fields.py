@@ -1,5 +1,7 @@
 """What a body may hold, and what it becomes."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -155,6 +157,14 @@ def test_what_is_no_message_is_named(messages: Any, named: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         list(messages_of({"messages": messages}))
     assert list(caught.value.problems) == [named]
+
+
+def test_the_page_names_every_field_and_status() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "openai.md").read_text()
+    words = set(re.findall(r"`([a-z_]+)`", page))
+    named = {row.name for row in TABLE} - {"request_id", "prompt_logprobs", "adapter"}
+    assert words >= named | fields.IGNORED | (fields.NOT_ASKED.keys() - {"function_call", "verbosity"})
+    assert set(re.findall(r"^\| ([45]\d\d)", page, flags=re.MULTILINE)) >= {"400", "404", "429", "500", "503"}
 
 
 def test_every_code_but_ok_has_a_status() -> None:

@@ -5,6 +5,7 @@ Text must be that of the gRPC surface; greedy, in float32.
 
 import itertools
 import math
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -208,6 +209,13 @@ def test_each_turn_finds_the_turns_before_it_in_the_cache(client: openai.OpenAI)
             {"role": "user", "content": turn},
         ]
     assert before > 4 * BLOCK
+
+
+def test_the_page_shows_what_works(stack: Stack, demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "openai.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    exec(example.replace("127.0.0.1:8000", stack.gateway.ready["http"]), {})
+    assert "1." in capsys.readouterr().out
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
