@@ -39,10 +39,18 @@ def generate(
     seed: Annotated[int | None, typer.Option(max=INT64_MAX, help="makes sampling repeatable")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="text that ends the answer; may be given again")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="go on past the end-of-sequence token")] = False,
+    n: Annotated[int, typer.Option("--n", max=INT32_MAX, help="answers; several are printed whole, in order")] = 1,
+    best_of: Annotated[
+        int | None, typer.Option(max=INT32_MAX, help="answers generated, of which the n likeliest are kept")
+    ] = None,
+    beam_width: Annotated[int | None, typer.Option(max=INT32_MAX, help="beam search of this width")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="exponent of the length in a beam's score")] = None,
     model: Annotated[str, typer.Option(help="a served model's name [default: the only one]")] = "",
     address: AddressOption = "",
     timeout: Annotated[float | None, typer.Option(help="seconds after which the request is given up")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object at the end instead of text")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print a JSON object per answer at the end instead of text")
+    ] = False,
 ) -> None:
     """Continue a prompt. Text goes to stdout as it comes, usage to stderr; Ctrl-C cancels the request."""
     if not as_json and (logprobs is not None or prompt_logprobs is not None):
@@ -69,6 +77,10 @@ def generate(
         seed=seed,
         stop=stop or [],
         ignore_eos=ignore_eos,
+        n=n,
+        best_of=best_of,
+        beam_width=beam_width,
+        length_penalty=length_penalty,
     )
     accept_any_bytes()
     text = sys.stdin.read() if prompt == "-" else prompt
@@ -80,18 +92,20 @@ def generate(
         try:
             for answer in answers_of(call):
                 answers.append(answer)
-                if not as_json:
+                if not as_json and n == 1:
                     sys.stdout.write(answer.text)
                     sys.stdout.flush()
         finally:
             call.cancel()  # no effect on a call that has ended
     if not answers:
         raise CliError(f"the gateway at {address} ended the stream without an answer")
-    if as_json:
-        print(json.dumps(_summary(answers), ensure_ascii=False))
-    else:
-        print(flush=True)
-        print(usage_line(answers[-1].usage, answers[-1].finish_reason), file=sys.stderr)
+    for index in sorted({answer.index for answer in answers}):
+        own = [answer for answer in answers if answer.index == index]
+        if as_json:
+            print(json.dumps(_summary(own), ensure_ascii=False))
+        else:
+            print("".join(answer.text for answer in own) if n > 1 else "", flush=True)
+            print(usage_line(own[-1].usage, own[-1].finish_reason), file=sys.stderr)
 
 
 def _bias(given: str) -> tuple[int, float]:
@@ -130,6 +144,7 @@ def _summary(answers: "Sequence[gateway_pb2.GenerateResponse]") -> dict[str, Any
     summary = {
         "request_id": last.header.request_id,
         "model": last.header.model,
+        "index": last.index,
         "text": "".join(answer.text for answer in answers),
         "token_ids": [token for answer in answers for token in answer.token_ids],
         "finish_reason": finish_name(last.finish_reason),

@@ -35,6 +35,7 @@ def book_output(scheduler: Scheduler, batch: Batch, output: StepOutput, complete
     searching = _take_candidates(batch, sound)
     tokens = {seq: one.token for seq, one in sound.items()}
     ended_by = {one.sequence.seq: one for one in scheduler.finish(batch, tokens, completed_step)}
+    choosing: dict[int, Group] = {}
     for row in batch.rows:
         sequence = row.sequence
         sequence.prompt_logprobs += output.prompt_logprobs.get(sequence.seq, ())
@@ -44,7 +45,13 @@ def book_output(scheduler: Scheduler, batch: Batch, output: StepOutput, complete
             logprobs = () if sampled.logprobs is None else (sampled.logprobs,)
             sequence.cumulative_logprob += sum(one.logprob for one in logprobs)
             told = Progress(sequence, (sampled.token,), end, batch.step, logprobs)
-            progress += [told] if sequence.group is None else _of_member(sequence.group, told)
+            if sequence.group is not None and sequence.group.chosen_at_end:
+                sequence.group.held.append(told)
+                choosing[id(sequence.group)] = sequence.group
+            else:
+                progress.append(told)
+    for group in choosing.values():
+        progress += _chosen(group, batch.step)
     for group in searching:
         progress += [_whole(text, batch.step) for text in advance_beams(scheduler, group)]
     return progress
@@ -63,18 +70,15 @@ def _take_candidates(batch: Batch, sound: dict[int, Sampled]) -> list[Group]:
     return list(groups.values())
 
 
-def _of_member(group: Group, told: Progress) -> list[Progress]:
-    """What a group's caller hears: each sample as it comes, or the best ones when all have ended."""
-    if not group.chosen_at_end:
-        return [told]
-    group.held.append(told)
+def _chosen(group: Group, step: int) -> list[Progress]:
+    """The best samples of a group when all have ended; nothing before."""
     if group.live:
         return []
     samples = []
     for index, sample in enumerate(best_samples(group)):
         logprobs = tuple(one for held in group.held if held.sequence is sample for one in held.logprobs)
         returned = replace(sample, sampling=replace(sample.sampling, index=index))
-        samples.append(_whole(returned, told.step, logprobs if group.tells_logprobs else ()))
+        samples.append(_whole(returned, step, logprobs if group.tells_logprobs else ()))
     group.held.clear()
     return samples
 

@@ -1,14 +1,18 @@
-"""Greedy text of transformers on the demo model: what ours must equal, token for token."""
+"""Texts of transformers on the demo model: what ours must equal, token for token."""
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import transformers
 from tokenizers import Tokenizer
 
 TOKENS = 64
+
+Reference = TypeVar("Reference")
 
 
 def prompts(folder: Path) -> dict[str, list[int]]:
@@ -41,30 +45,52 @@ def prompts(folder: Path) -> dict[str, list[int]]:
 def greedy(folder: Path, cache: Path) -> dict[str, list[int]]:
     """The next 64 tokens of each prompt in float32, end-of-sequence ignored; cached by model and versions."""
     wanted = prompts(folder)
-    key = hashlib.sha256(
-        json.dumps(
-            [
-                (folder / "octavo-model.json").read_text(),
-                transformers.__version__,
-                torch.__version__,
-                TOKENS,
-                wanted,
-            ]
-        ).encode()
-    ).hexdigest()
-    file = cache / f"greedy-{key[:16]}.json"
+
+    def run(model: Any) -> dict[str, list[int]]:
+        model.generation_config.eos_token_id = None
+        return {name: _generate(model, ids, max_new_tokens=TOKENS)[0] for name, ids in wanted.items()}
+
+    return _cached(folder, cache, "greedy", [TOKENS, wanted], run)
+
+
+BEAM_PROMPTS = ("short", "chat", "code")
+BEAM_CASES: dict[str, dict[str, Any]] = {
+    "plain": {"num_beams": 4, "max_new_tokens": 16},
+    "early, long texts": {"num_beams": 4, "max_new_tokens": 16, "early_stopping": True, "length_penalty": 2.0},
+}
+
+
+def beams(folder: Path, cache: Path) -> dict[str, dict[str, list[list[int]]]]:
+    """The four texts of a beam search in float32, best first, by case and prompt; cached like ``greedy``."""
+    wanted = {name: prompts(folder)[name] for name in BEAM_PROMPTS}
+
+    def run(model: Any) -> dict[str, dict[str, list[list[int]]]]:
+        return {
+            case: {name: _generate(model, ids, num_return_sequences=4, **options) for name, ids in wanted.items()}
+            for case, options in BEAM_CASES.items()
+        }
+
+    return _cached(folder, cache, "beams", [BEAM_CASES, wanted], run)
+
+
+def _generate(model: Any, ids: list[int], **options: Any) -> list[list[int]]:
+    """The generated tokens of each text, without padding."""
+    mask = torch.ones(1, len(ids), dtype=torch.int64)
+    output = model.generate(torch.tensor([ids]), attention_mask=mask, do_sample=False, **options)
+    eos = model.generation_config.eos_token_id
+    texts: list[list[int]] = [text[len(ids) :].tolist() for text in output]
+    return [text[: text.index(eos) + 1] if eos in text else text for text in texts]
+
+
+def _cached(folder: Path, cache: Path, kind: str, key: list[Any], run: Callable[[Any], Reference]) -> Reference:
+    versions = [(folder / "octavo-model.json").read_text(), transformers.__version__, torch.__version__]
+    digest = hashlib.sha256(json.dumps([*versions, *key]).encode()).hexdigest()
+    file = cache / f"{kind}-{digest[:16]}.json"
     if file.is_file():
-        stored: dict[str, list[int]] = json.loads(file.read_text())
+        stored: Reference = json.loads(file.read_text())
         return stored
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model.generation_config.eos_token_id = None
-    texts = {}
-    for name, ids in wanted.items():
-        output = model.generate(
-            torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=TOKENS, do_sample=False
-        )
-        texts[name] = output[0, len(ids) :].tolist()
+    made = run(transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
     part = file.with_suffix(".part")
-    part.write_text(json.dumps(texts))
+    part.write_text(json.dumps(made))
     part.rename(file)
-    return texts
+    return made
