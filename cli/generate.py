@@ -39,7 +39,9 @@ def generate(
     seed: Annotated[int | None, typer.Option(max=INT64_MAX, help="makes sampling repeatable")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="text that ends the answer; may be given again")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="go on past the end-of-sequence token")] = False,
-    n: Annotated[int, typer.Option("--n", max=INT32_MAX, help="answers; several are printed whole, in order")] = 1,
+    n: Annotated[
+        int | None, typer.Option("--n", max=INT32_MAX, help="answers; several are printed whole, in order [default: 1]")
+    ] = None,
     best_of: Annotated[
         int | None, typer.Option(max=INT32_MAX, help="answers generated, of which the n likeliest are kept")
     ] = None,
@@ -86,13 +88,14 @@ def generate(
     text = sys.stdin.read() if prompt == "-" else prompt
     request = gateway_pb2.GenerateRequest(model=model, prompt=text, options=options)
     address = gateway_address(address)
+    several = n is not None and n > 1
     answers: list[gateway_pb2.GenerateResponse] = []
     with channel_to(address, "gateway") as channel:
         call = gateway_pb2_grpc.GatewayServiceStub(channel).Generate(request, timeout=timeout)
         try:
             for answer in answers_of(call):
                 answers.append(answer)
-                if not as_json and n == 1:
+                if not as_json and not several:
                     sys.stdout.write(answer.text)
                     sys.stdout.flush()
         finally:
@@ -104,7 +107,7 @@ def generate(
         if as_json:
             print(json.dumps(_summary(own), ensure_ascii=False))
         else:
-            print("".join(answer.text for answer in own) if n > 1 else "", flush=True)
+            print("".join(answer.text for answer in own) if several else "", flush=True)
             print(usage_line(own[-1].usage, own[-1].finish_reason), file=sys.stderr)
 
 

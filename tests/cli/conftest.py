@@ -37,8 +37,12 @@ class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
             raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, "two fields", reason="INVALID_FIELD", fields=fields)
         if request.prompt == "loading":
             raise ServiceError(grpc.StatusCode.UNAVAILABLE, "no worker is ready", reason="NO_WORKER", retry_seconds=1)
+        answers = max(1, request.options.n)  # word i belongs to answer i modulo their number
         for number, word in enumerate(request.prompt.split(" ")):
-            answer = gateway_pb2.GenerateResponse(text=word if number == 0 else f" {word}", token_ids=[number])
+            index = number % answers
+            answer = gateway_pb2.GenerateResponse(
+                index=index, text=word if number == index else f" {word}", token_ids=[number]
+            )
             if request.options.HasField("logprobs"):
                 answer.logprobs.add(
                     token=gateway_pb2.TokenLogprob(token_id=number, text="t", logprob=-0.5),
@@ -56,7 +60,8 @@ class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
         usage = gateway_pb2.Usage(
             prompt_tokens=7, cached_tokens=4, completion_tokens=9, first_token_seconds=0.25, total_seconds=0.75
         )
-        yield gateway_pb2.GenerateResponse(finish_reason=gateway_pb2.FINISH_REASON_LENGTH, usage=usage)
+        for index in range(answers):
+            yield gateway_pb2.GenerateResponse(index=index, finish_reason=gateway_pb2.FINISH_REASON_LENGTH, usage=usage)
 
     async def Chat(self, request: gateway_pb2.ChatRequest, context: Any) -> AsyncIterator[gateway_pb2.ChatResponse]:
         self.requests.append(request)

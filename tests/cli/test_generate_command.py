@@ -80,6 +80,22 @@ def test_json_is_one_object(gateway: Any, octavo: Any) -> None:
     assert (answer["usage"]["cached_tokens"], answer["usage"]["preemptions"]) == (4, 0)
 
 
+def test_several_answers_are_printed_whole_and_in_order(gateway: Any, octavo: Any) -> None:
+    options = ["--n", "2", "--best-of", "3", "--address", gateway.address]
+    done = octavo(["generate", "one uno two dos", *options])
+    assert done.stdout == "one two\nuno dos\n"
+    assert len(done.stderr.splitlines()) == 2
+    done = octavo(["generate", "one uno two dos", "--json", *options])
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(line["index"], line["text"], line["token_ids"]) for line in lines] == [
+        (0, "one two", [0, 2]), (1, "uno dos", [1, 3])
+    ]  # fmt: skip
+    assert {(one.options.n, one.options.best_of) for one in gateway.servicer.requests} == {(2, 3)}
+    octavo(["generate", "a", "--beam-width", "4", "--length-penalty", "0.5", "--address", gateway.address])
+    beams = gateway.servicer.requests[-1].options
+    assert (beams.beam_width, beams.length_penalty, beams.HasField("n")) == (4, 0.5, False)
+
+
 @pytest.mark.parametrize(
     ("prompt", "line"),
     [
