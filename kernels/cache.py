@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from kernels.backend import operation
+from kernels.checks import check_attention, check_rotation, check_written
 from kernels.pool import PoolShape
 from kernels.ragged import RaggedBatch
 
@@ -43,6 +44,7 @@ def paged_attention(
     Raises ValueError when heads are no multiple of kv_heads, shapes or dtypes disagree, a table is too short, or window
     or soft_cap is not positive; on CPU, IndexError when a table names a block outside the pool.
     """
+    check_attention(query, pool, batch, window, soft_cap, sinks, kv_scales)
     attended: torch.Tensor = operation("paged_attention", query.device.type)(
         query,
         pool,
@@ -76,6 +78,7 @@ def write_kv(
 
     Raises ValueError when the shapes disagree; a slot outside the pool is an IndexError on CPU.
     """
+    check_written(pool, key, value, slots, kv_scales)
     operation("write_kv", pool.device.type)(pool, layer, key, value, slots, kv_scales=kv_scales)
 
 
@@ -99,6 +102,8 @@ def write_rotated_kv(
 
     Raises as `write_kv`.
     """
+    check_written(pool, key, value, slots, kv_scales)
+    check_rotation(query, cosine, sine, key)
     operation("write_rotated_kv", pool.device.type)(
         pool, layer, query, key, value, slots, cosine, sine, kv_scales=kv_scales
     )

@@ -1,4 +1,4 @@
-"""Arguments that every implementation on the CPU refuses in the same words."""
+"""What the public operations refuse before any implementation sees it, in the same words for all of them."""
 
 import torch
 
@@ -63,9 +63,11 @@ def check_written(
     check_kv_scales(pool, kv_scales)
 
 
-def check_rotation(query: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> None:
-    """ValueError unless there is one rotation per token, of at most head_dim dimensions."""
-    tokens, _, head_dim = query.shape
+def check_rotation(query: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, key: torch.Tensor) -> None:
+    """ValueError unless there is a query and one rotation per key, of at most head_dim dimensions."""
+    tokens, _, head_dim = key.shape
+    if query.shape[0] != tokens or query.shape[2] != head_dim:
+        raise ValueError(f"query {list(query.shape)} must be [{tokens}, heads, {head_dim}]")
     if cosine.shape != sine.shape or cosine.shape[0] != tokens or 2 * cosine.shape[1] > head_dim:
         raise ValueError(
             f"cosine {list(cosine.shape)} and sine {list(sine.shape)} must both be [{tokens}, half] "

@@ -5,7 +5,7 @@ import ctypes
 import torch
 
 from kernels import reference
-from kernels.checks import FP8, check_attention
+from kernels.checks import FP8
 from kernels.cpu.library import (
     HEAD_DIM_MULTIPLE,
     MAX_GROUP,
@@ -38,7 +38,6 @@ def paged_attention(
     key = (paged_attention, query.shape, query.dtype, pool.shape, pool.dtype, pool.stride(), scale, window, soft_cap)
     call = batch.step_cache.get(key)
     if call is None or sinks is not None or kv_scales is not None:
-        check_attention(query, pool, batch, window, soft_cap, sinks, kv_scales)
         if not _covered(query, pool):
             return reference.paged_attention(
                 query,

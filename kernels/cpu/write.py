@@ -5,7 +5,7 @@ import ctypes
 import torch
 
 from kernels import reference
-from kernels.checks import FP8, check_rotation, check_written
+from kernels.checks import FP8
 from kernels.cpu.library import POOL_TYPES, VALUE_TYPES, Write, kernels, refuse_bad_index
 
 
@@ -19,7 +19,6 @@ def write_kv(
     kv_scales: torch.Tensor | None = None,
 ) -> None:
     """`kernels.write_kv`; float64 and e4m3fnuz go to the reference."""
-    check_written(pool, key, value, slots, kv_scales)
     if not _covered(pool, key, value):
         return reference.write_kv(pool, layer, key, value, slots, kv_scales=kv_scales)
     return _write(pool, layer, key, value, slots, kv_scales, None)
@@ -38,8 +37,6 @@ def write_rotated_kv(
     kv_scales: torch.Tensor | None = None,
 ) -> None:
     """`kernels.write_rotated_kv`; float64 and e4m3fnuz go to the reference."""
-    check_written(pool, key, value, slots, kv_scales)
-    check_rotation(query, cosine, sine)
     if (
         not _covered(pool, key, value)
         or query.dtype != key.dtype

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.checks import FP8, check_attention
+from kernels.checks import FP8
 from kernels.ragged import RaggedBatch
 from kernels.reference.attention_plan import ChunkPlan, DecodePlan, chunk_mask, plan_attention
 
@@ -39,7 +39,6 @@ def paged_attention(
     kv_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """`kernels.paged_attention`; the pool must be contiguous."""
-    check_attention(query, pool, batch, window, soft_cap, sinks, kv_scales)
     plan = plan_attention(batch, pool, window, query.dtype)
     stored = _Stored(pool, layer, kv_scales, scale, soft_cap, sinks)
     if plan.decode is not None and not plan.chunks:

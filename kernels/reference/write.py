@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.checks import FP8, check_rotation, check_written
+from kernels.checks import FP8
 
 
 def write_kv(
@@ -17,7 +17,6 @@ def write_kv(
     kv_scales: torch.Tensor | None = None,
 ) -> None:
     """`kernels.write_kv`; the pool must be contiguous."""
-    check_written(pool, key, value, slots, kv_scales)
     num_slots = pool.shape[0] * pool.shape[4]
     if slots.device.type == "cpu" and slots.numel() and not 0 <= int(slots.min()) <= int(slots.max()) < num_slots:
         raise IndexError(f"a slot lies outside the pool's {pool.shape[0]} blocks")
@@ -50,7 +49,6 @@ def write_rotated_kv(
     kv_scales: torch.Tensor | None = None,
 ) -> None:
     """`kernels.write_rotated_kv`."""
-    check_rotation(query, cosine, sine)
     # The key first: a refused slot must leave the queries as they were.
     write_kv(pool, layer, _rotated(key, cosine, sine), value, slots, kv_scales=kv_scales)
     query.copy_(_rotated(query, cosine, sine))

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from kernels.checks import FP8, check_attention
+from kernels.checks import FP8
 from kernels.ragged import RaggedBatch
 from kernels.triton.attention_kernels import combine_splits_kernel, paged_attention_kernel
 from kernels.triton.attention_plan import Heads, Work, plan_attention
@@ -43,10 +43,9 @@ def paged_attention(
     `torch.use_deterministic_algorithms(True)` the length of a split is constant, and a decoded token's output has the
     same bits in whatever batch it is computed.
 
-    Raises ValueError when heads are no multiple of kv_heads, shapes or dtypes disagree, a table is too short, or window
-    or soft_cap is not positive; RuntimeError when the device cannot convert the pool's format.
+    Arguments are those that `kernels.paged_attention` lets through. Raises ValueError for other types of queries or
+    strides; RuntimeError when the device cannot convert the pool's format.
     """
-    check_attention(query, pool, batch, window, soft_cap, sinks, kv_scales)
     check_format(pool.dtype)
     if query.dtype not in PRODUCTS:
         raise ValueError(f"queries are {query.dtype}; these kernels multiply {', '.join(map(str, PRODUCTS))}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.checks import FP8, check_rotation, check_written
+from kernels.checks import FP8
 from kernels.triton.device import check_format
 from kernels.triton.tiles import power_of_two
 from kernels.triton.write_kernels import write_kv_kernel, zero_blocks_kernel
@@ -33,7 +33,7 @@ def write_kv(
     kv_scales  float32 [2, kv_heads], with an fp8 pool: stored is K / kv_scales[0] and V / kv_scales[1], held to the
                format's range
 
-    Raises ValueError when shapes or dtypes disagree.
+    Arguments are those that `kernels.write_kv` lets through. Raises ValueError for other strides.
     """
     _launch(_Write(pool, layer, key, value, slots, kv_scales), None)
 
@@ -56,11 +56,8 @@ def write_rotated_kv(
     cosine, sine  [tokens, half] by strides, 2 * half <= head_dim: with a = x[i] and b = x[half + i], x[i] becomes
                   a cos - b sin and x[half + i] b cos + a sin; dimensions from 2 * half on stay. Computed in float32
     """
-    check_rotation(query, cosine, sine)
     if cosine.stride() != sine.stride() or cosine.stride(1) != 1 or query.stride(2) != 1:
         raise ValueError("the last dimension of query, cosine and sine must be contiguous, the two laid out alike")
-    if query.shape[0] != slots.shape[0] or query.shape[2] != pool.shape[5]:
-        raise ValueError(f"query {list(query.shape)} must be [{slots.shape[0]}, heads, {pool.shape[5]}]")
     _launch(_Write(pool, layer, key, value, slots, kv_scales), _Rotation(query, cosine, sine))
 
 
@@ -92,7 +89,6 @@ class _Write:
 
     def __post_init__(self) -> None:
         check_format(self.pool.dtype)
-        check_written(self.pool, self.key, self.value, self.slots, self.kv_scales)
         if self.key.stride(2) != 1 or self.value.stride(2) != 1 or self.pool.stride(5) != 1:
             raise ValueError("the last dimension of key, value and pool must be contiguous")
 

@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -227,7 +228,7 @@ def test_a_query_may_be_a_view_of_fused_projections() -> None:
 def test_bad_arguments_are_named() -> None:
     case = build([(1, 8)], 4, (2, 1))
 
-    def attend(query: torch.Tensor = case.query, batch: RaggedBatch = case.batch, **options: float) -> None:
+    def attend(query: torch.Tensor = case.query, batch: RaggedBatch = case.batch, **options: Any) -> None:
         paged_attention(query, case.pool, LAYER, batch, scale=1.0, **options)
 
     with pytest.raises(ValueError, match="head dim 4, the pool 8"):
@@ -242,6 +243,11 @@ def test_bad_arguments_are_named() -> None:
         attend(window=0)
     with pytest.raises(ValueError, match="soft_cap"):
         attend(soft_cap=0.0)
+    with pytest.raises(ValueError, match=r"sinks must be float32 \[2\]"):
+        attend(sinks=torch.zeros(3))
+    quarter = case.pool.to(torch.float8_e5m2)
+    with pytest.raises(ValueError, match=r"kv_scales, float32 \[2, 1\]"):
+        paged_attention(case.query, quarter, LAYER, case.batch, scale=1.0)
 
 
 @pytest.mark.unit

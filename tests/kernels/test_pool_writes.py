@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import PoolShape, allocate_pool, copy_blocks, write_kv
+from kernels import PoolShape, allocate_pool, copy_blocks, write_kv, write_rotated_kv
 
 
 def random_pool(shape: PoolShape, seed: int = 0) -> torch.Tensor:
@@ -70,6 +70,11 @@ def test_write_kv_refuses_what_does_not_fit() -> None:
     good = torch.zeros(1, 2, 8)
     with pytest.raises(ValueError, match=r"must both be \[1, 2, 8\]"):
         write_kv(pool, 0, torch.zeros(1, 1, 8), good, torch.tensor([4]))
+    with pytest.raises(ValueError, match="half at most 4"):
+        write_rotated_kv(pool, 0, good, good, good, torch.tensor([4]), torch.zeros(1, 5), torch.zeros(1, 5))
+    turn = torch.zeros(1, 4)
+    with pytest.raises(ValueError, match=r"query \[2, 2, 8\] must be \[1, heads, 8\]"):
+        write_rotated_kv(pool, 0, torch.zeros(2, 2, 8), good, good, torch.tensor([4]), turn, turn)
     for outside in (3 * 4, -1):
         with pytest.raises(IndexError):
             write_kv(pool, 0, good, good, torch.tensor([outside]))
