@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from gateway.errors import InvalidRequest
-from gateway.parameters import BY_NAME, TABLE, Call
+from gateway.parameters import TABLE, Call
 from service.errors import ServiceError
 
 NO_PARAMETER = "UNKNOWN_PARAMETER"
@@ -32,7 +32,8 @@ IGNORED = frozenset(
     }
 )
 
-# Fields of OpenAI's API that are not served, each with the values that ask for nothing.
+# Fields of OpenAI's API that are not served here, each with the values that ask for nothing. One that becomes served
+# leaves this list; what it becomes in the table is then for `_converted` to say.
 NOT_ASKED: Mapping[str, tuple[object, ...]] = {
     "audio": (),
     "function_call": ("none", "auto"),
@@ -95,7 +96,7 @@ def read(call: Call, document: Mapping[str, Any]) -> Given:
     for name, unasked in NOT_ASKED.items():
         if name in fields and fields[name] in unasked:
             del fields[name]
-        elif name in fields and name not in BY_NAME:
+        elif name in fields:
             raise InvalidRequest({name: "not supported by this version"})
     given = Given(
         model=_text(fields, "model"),

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 # All answers to all prompts of a request run at once.
 MAX_ANSWERS = 512
 
+FINGERPRINT_CHARACTERS = 12
+
 
 def error_response(error: ServiceError) -> Response:
     """An error as a whole response."""
@@ -112,7 +114,8 @@ class _Answer:
             parameters = validate(self._shape.call, given.parameters, model.vocab_size)
             tasks = self._tasks(model, await self._prompts(model, given), parameters)
             echoes = [await echo_of(task) for task in tasks] if parameters.echo else []
-        head = Head(f"{self._shape.id_prefix}{uuid.uuid4().hex}", int(time.time()), model.name)
+        fingerprint = f"fp_{model.fingerprint[:FINGERPRINT_CHARACTERS]}"
+        head = Head(f"{self._shape.id_prefix}{uuid.uuid4().hex}", int(time.time()), model.name, fingerprint)
         sources = [runs.run(task, self._surface.router.pick(model), self._surface.metrics) for task in tasks]
         together = merged(sources, parameters.n)
         if echoes:

@@ -18,6 +18,8 @@ class Head(NamedTuple):
     id: str
     created: int
     model: str
+    system_fingerprint: str
+    """Names the weights and their number type, which the tokens of a seed depend on."""
 
 
 class Shape(Protocol):
@@ -175,7 +177,14 @@ def whole_of(shape: Shape, head: Head, parts: Iterable[Part]) -> dict[str, Any]:
 
 
 def _object(kind: str, head: Head, choices: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"id": head.id, "object": kind, "created": head.created, "model": head.model, "choices": choices}
+    return {
+        "id": head.id,
+        "object": kind,
+        "created": head.created,
+        "model": head.model,
+        "system_fingerprint": head.system_fingerprint,
+        "choices": choices,
+    }
 
 
 def _ended(finish: Finish) -> dict[str, Any]:

@@ -5,7 +5,11 @@ One gateway and one worker for all tests; a body may have 100,000 bytes here, a 
 
 import contextlib
 import json
+import random
 import signal
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -279,6 +283,31 @@ def test_a_client_that_leaves_while_it_uploads_is_no_request(http: Any, gateway:
         connection.sendall(post_of(COMPLETIONS, b"{", content_length="999"))
     gateway.wait_for(lambda event: "CANCELLED" in str(event.get("message", "")))
     assert http.get("/health").status == 200
+
+
+def test_closings_that_race_the_last_event_end_every_call_once(http: Any, toy: Any) -> None:
+    def take(number: int, seconds: float) -> float | None:
+        """How long an answer of 10 tokens took; None when the client closed before its end, after ``seconds``."""
+        begun = time.monotonic()
+        data = b""
+        with http.open(COMPLETIONS, {**ENDLESS, "max_tokens": 10, "stream": number % 2 == 0}) as connection:
+            while not data.endswith((b"0\r\n\r\n", b"}}}")):
+                left = begun + seconds - time.monotonic()
+                if left <= 0:
+                    return None
+                connection.settimeout(left)
+                with contextlib.suppress(TimeoutError):
+                    data += connection.recv(10_000)
+        return time.monotonic() - begun
+
+    with ThreadPoolExecutor(8) as pool:
+        usual = statistics.median(took for took in pool.map(take, range(16), [30.0] * 16) if took is not None)
+        # Closings spread from the beginning to four times what is usual, in any order.
+        patience = [4 * usual * number / 200 for number in range(200)]
+        ended = list(pool.map(take, range(200), random.Random(0).sample(patience, 200)))
+    assert 20 < ended.count(None) < 180
+    for _ in range(16 + 200 - ended.count(None)):
+        assert toy.wait_event("ended", how="finished")
 
 
 def test_silence_before_the_first_token_gets_comments_and_leaving_then_ends_it(http: Any, toy: Any) -> None:

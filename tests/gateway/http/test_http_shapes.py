@@ -18,7 +18,7 @@ from service.errors import ServiceError
 
 pytestmark = pytest.mark.unit
 
-HEAD = Head("id-1", 7, "m")
+HEAD = Head("id-1", 7, "m", "fp_1")
 
 
 def finish(reason: FinishReason = FinishReason.STOP, tokens: int = 3) -> Finish:
