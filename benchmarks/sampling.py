@@ -13,7 +13,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -29,7 +29,7 @@ from model_worker.sampling.sampler import Sampler
 from model_worker.sampling.state import RowState
 
 BLOCK = 16
-PENALISED = {"repetition_penalty": 1.1, "presence_penalty": 0.3, "frequency_penalty": 0.2}
+PENALISED = SamplingParams(0, repetition_penalty=1.1, presence_penalty=0.3, frequency_penalty=0.2)
 KINDS = {
     "greedy": SamplingParams(0),
     "temperature": SamplingParams(0.8),
@@ -37,13 +37,20 @@ KINDS = {
     "top-p 0.95": SamplingParams(0.8, top_p=0.95),
     "min-p 0.05": SamplingParams(0.8, min_p=0.05),
     "typical-p 0.95": SamplingParams(0.8, typical_p=0.95),
-    "greedy, penalties": SamplingParams(0, **PENALISED),
+    "greedy, penalties": PENALISED,
     "greedy, 5 log-probabilities": SamplingParams(0, top_logprobs=5),
-    "everything": SamplingParams(
-        0.8, 50, 0.95, 0.01, typical_p=0.95, logit_bias=tuple((token, 0.5) for token in range(300)),
-        bad_words=((11,), (12, 13)), top_logprobs=5, **PENALISED,
+    "everything": replace(
+        PENALISED,
+        temperature=0.8,
+        top_k=50,
+        top_p=0.95,
+        min_p=0.01,
+        typical_p=0.95,
+        logit_bias=tuple((token, 0.5) for token in range(300)),
+        bad_words=((11,), (12, 13)),
+        top_logprobs=5,
     ),
-}  # fmt: skip
+}
 
 
 @dataclass

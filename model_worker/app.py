@@ -23,6 +23,7 @@ from model_worker.metrics import serve_metrics
 from model_worker.model.errors import ModelLoadError
 from model_worker.model.loader import LoadedModel, load_model
 from model_worker.requests import ModelLimits, RequestReader
+from model_worker.sampling.grammar import GrammarCompiler
 from model_worker.servicer import Worker, WorkerServicer
 from model_worker.settings import WorkerSettings
 from model_worker.streams import StreamTable
@@ -120,7 +121,9 @@ async def _start(
     worker.model = _describe(settings, plan, loaded, worker.worker_id)
     eos = frozenset(plan.config.eos_token_ids)
     limits = ModelLimits(plan.config.vocab_size, plan.max_context, eos, settings.max_sequences)
-    worker.reader = RequestReader(limits)
+    tokenizer_json = worker.tokenizer.get("tokenizer.json")
+    grammars = GrammarCompiler(tokenizer_json.decode() if tokenizer_json else None, limits.vocab_size, tuple(eos))
+    worker.reader = RequestReader(limits, grammars)
     worker.state = f"attaching pool {settings.pool!r} to the KV manager at {settings.manager}"
     worker.engine = Engine(
         spec=attach_pb2.PoolSpec(

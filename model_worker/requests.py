@@ -8,15 +8,13 @@ import grpc
 
 from model_worker.engine.sequence import Sequence
 from model_worker.samples import read_counts, with_samples
+from model_worker.sampling.grammar import GrammarCompiler
 from model_worker.sampling.params import StopConditions
 from model_worker.sampling_fields import prefix_salt, read_sampling
 from octavo.worker.v1 import worker_pb2
 from service.errors import ServiceError
 
 MAX_ID_BYTES = 128
-
-# Fields of the contract that this version does not serve yet.
-UNSUPPORTED_SAMPLING = ("grammar",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +36,13 @@ class ModelLimits:
 
 @dataclass(slots=True)
 class RequestReader:
-    """Validates requests and makes sequences of them."""
+    """Validates requests and makes sequences of them; without a compiler it refuses grammars.
+
+    Any thread may call it; a request with a grammar may take a second.
+    """
 
     limits: ModelLimits
+    grammars: GrammarCompiler = field(default_factory=lambda: GrammarCompiler(None, 0, ()))
     _arrivals: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def read(self, request: worker_pb2.GenerateRequest) -> Sequence:
@@ -58,7 +60,7 @@ class RequestReader:
         limits = self.limits
         room = limits.max_context - len(request.token_ids)
         counts = read_counts(request, limits.max_samples, room, limits.vocab_size, problems)
-        sampling = read_sampling(request, limits.vocab_size, problems)
+        sampling = read_sampling(request, limits.vocab_size, self.grammars, problems)
         stop = self._stop(request, problems)
         max_tokens = request.stop.max_tokens if request.stop.HasField("max_tokens") else self.limits.max_context
         if max_tokens < 1:
@@ -96,9 +98,6 @@ class RequestReader:
             problems["token_ids"] = f"{largest} is outside the vocabulary of {self.limits.vocab_size}"
 
     def _check_unsupported(self, request: worker_pb2.GenerateRequest, problems: dict[str, str]) -> None:
-        for name in UNSUPPORTED_SAMPLING:
-            if request.sampling.HasField(name):
-                problems[f"sampling.{name}"] = "not supported by this version"
         if request.adapter:
             problems["adapter"] = "this model has no adapters"
 

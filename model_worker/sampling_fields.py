@@ -4,6 +4,9 @@ import math
 import secrets
 from collections.abc import Iterable
 
+from llguidance import LLMatcher
+
+from model_worker.sampling.grammar import GrammarCompiler, GrammarError
 from model_worker.sampling.params import SamplingParams
 from model_worker.sampling.results import TokenLogprobs
 from octavo.worker.v1 import sampling_pb2, worker_pb2
@@ -17,7 +20,9 @@ MAX_BAD_WORD_IDS = 1 << 15
 Problems = dict[str, str]
 
 
-def read_sampling(request: worker_pb2.GenerateRequest, vocab_size: int, problems: Problems) -> SamplingParams:
+def read_sampling(
+    request: worker_pb2.GenerateRequest, vocab_size: int, grammars: GrammarCompiler, problems: Problems
+) -> SamplingParams:
     """The parameters of sample 0; what is wrong with them is added to ``problems`` by the field's path."""
     wanted = request.sampling
     if request.HasField("resume"):
@@ -36,6 +41,7 @@ def read_sampling(request: worker_pb2.GenerateRequest, vocab_size: int, problems
         frequency_penalty=_number(wanted, "frequency_penalty", 0.0, problems, low=-MAX_PENALTY, high=MAX_PENALTY),
         logit_bias=_biases(wanted, vocab_size, problems),
         bad_words=_bad_words(wanted, vocab_size, problems),
+        grammar=_grammar(request, grammars, problems),
         top_logprobs=_logprobs(request, "logprobs", problems),
         prompt_logprobs=_logprobs(request, "prompt_logprobs", problems),
     )
@@ -117,6 +123,20 @@ def _bad_words(wanted: sampling_pb2.SamplingParams, vocab_size: int, problems: P
     elif (largest := max((max(word) for word in words), default=0)) >= vocab_size:
         problems["sampling.bad_words"] = f"{largest} is outside the vocabulary of {vocab_size}"
     return words
+
+
+def _grammar(request: worker_pb2.GenerateRequest, grammars: GrammarCompiler, problems: Problems) -> LLMatcher | None:
+    if not request.sampling.HasField("grammar"):
+        return None
+    if request.stop.ignore_eos:
+        problems["stop.ignore_eos"] = "a text with a grammar ends with an end-of-sequence token"
+    wanted = request.sampling.grammar
+    kind = wanted.WhichOneof("kind") or ""
+    try:
+        return grammars.compile(kind, str(getattr(wanted, kind, "")))
+    except GrammarError as error:
+        problems["sampling.grammar"] = str(error)
+        return None
 
 
 def _logprobs(request: worker_pb2.GenerateRequest, name: str, problems: Problems) -> int | None:

@@ -1,5 +1,6 @@
 """The gRPC skin of the worker."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
@@ -64,7 +65,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise ServiceError(
                 grpc.StatusCode.UNAVAILABLE, f"worker not ready: {state}", reason="NOT_READY", retry_seconds=1.0
             )
-        sequence = worker.reader.read(request)
+        if request.sampling.HasField("grammar"):  # which takes time to compile
+            sequence = await asyncio.to_thread(worker.reader.read, request)
+        else:
+            sequence = worker.reader.read(request)
         # Open streams, not the scheduler's queue: it sees a burst only at its next step.
         if len(worker.streams) - worker.engine.running_requests >= worker.max_queued:
             raise ServiceError(

@@ -1,27 +1,11 @@
 """Validated sampling parameters of one sample."""
 
-import enum
 from dataclasses import dataclass
+
+from llguidance import LLMatcher
 
 # Dividing by less turns float32 logits into infinities; the limit distribution is the argmax anyway.
 GREEDY_BELOW = 1e-5
-
-
-class GrammarKind(enum.Enum):
-    """The notation of a grammar; values as the wire names them."""
-
-    JSON_SCHEMA = "json_schema"
-    JSON_OBJECT = "json_object"
-    REGEX = "regex"
-    LARK = "lark"
-
-
-@dataclass(frozen=True, slots=True)
-class Grammar:
-    """A language that the generated text belongs to. ``source`` is empty for JSON_OBJECT."""
-
-    kind: GrammarKind
-    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +25,7 @@ class SamplingParams:
         frequency_penalty: subtracted per occurrence from the logits of generated tokens.
         logit_bias: (token id, what is added to its logit), no id twice.
         bad_words: token sequences that are never completed, none empty.
-        grammar: what the generated text must match.
+        grammar: what the generated text must match, before its first token.
         top_logprobs: log-probabilities are wanted of the chosen and of this many most likely tokens; None for none.
         prompt_logprobs: the same for the prompt.
     """
@@ -58,7 +42,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
-    grammar: Grammar | None = None
+    grammar: LLMatcher | None = None
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
 

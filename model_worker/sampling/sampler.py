@@ -18,6 +18,7 @@ from torch import Tensor
 from kernels import argmax
 from model_worker.sampling import filters
 from model_worker.sampling.draw import draw, draw_from_vocabulary
+from model_worker.sampling.grammar import GrammarMask
 from model_worker.sampling.logprobs import Logprobs
 from model_worker.sampling.penalties import Penalties
 from model_worker.sampling.philox import uniforms
@@ -37,7 +38,9 @@ class Sampler:
     """
 
     def __init__(self, more: Sequence[LogitsProcessor[Any]] = ()) -> None:
-        self._processors: Processors[Any] = Processors([LogitBias(), Penalties(), BadWords(), MinTokens(), *more])
+        self._processors: Processors[Any] = Processors(
+            [LogitBias(), Penalties(), BadWords(), MinTokens(), GrammarMask(), *more]
+        )
 
     def sample(self, logits: Tensor, rows: Sequence[SampledRow]) -> list[Sampled]:
         """One outcome per row.

@@ -1,5 +1,6 @@
 """Sampling over gRPC, by a real worker on the demo model: values and texts are those of transformers."""
 
+import json
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import pytest
 import torch
 import transformers
 from processes import Stack, running_stack
+from tokenizers import Tokenizer
 
 from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
 from service.channels import open_channel
@@ -161,6 +163,32 @@ def test_a_bad_sampling_field_is_named(
         generate(worker, PROMPT, sampling=sampling)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert path in caught.value.details()
+
+
+def test_a_grammar_binds_the_text(worker: worker_pb2_grpc.WorkerServiceStub, demo_model: Path) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"enum": ["Rome", "Paris"]}, "old": {"type": "boolean"}},
+        "required": ["name", "old"],
+        "additionalProperties": False,
+    }
+    grammar = sampling_pb2.Grammar(json_schema=json.dumps(schema))
+    tokenizer = Tokenizer.from_file(str(demo_model / "tokenizer.json"))
+    for seed in range(3):
+        sampling = {"temperature": 1.5, "seed": seed, "grammar": grammar}
+        responses = generate(worker, PROMPT, 60, sampling=sampling, stop={"ignore_eos": False})
+        assert responses[-1].finished.reason == sampling_pb2.FINISH_REASON_STOP
+        value = json.loads(tokenizer.decode(tokens(responses), skip_special_tokens=True))
+        assert value["name"] in ("Rome", "Paris")
+        assert isinstance(value["old"], bool)
+    for broken, path, stop in (
+        (sampling_pb2.Grammar(regex="(["), "sampling.grammar", {"ignore_eos": False}),
+        (grammar, "stop.ignore_eos", {}),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            generate(worker, PROMPT, sampling={"grammar": broken}, stop=stop)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert path in caught.value.details()
 
 
 def test_a_request_that_leaves_no_token_fails_alone(worker: worker_pb2_grpc.WorkerServiceStub) -> None:

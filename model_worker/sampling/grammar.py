@@ -1,0 +1,134 @@
+"""Text that belongs to a language: grammars compiled by llguidance, and the masks they put on the logits."""
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
+from torch import Tensor
+
+from model_worker.sampling.processors import SampledRow
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions  # a type of the stubs alone
+
+ANY_OBJECT = '{"type": "object"}'
+# One line, as most JSON is written: where any white space may stand, a small model writes it for ever. A schema's own
+# "x-guidance" goes before this.
+JSON_STYLE: "JsonCompileOptions" = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+class GrammarError(Exception):
+    """No grammar can be made of what was asked; the message is for people and of a line."""
+
+
+@dataclass(slots=True)
+class GrammarCompiler:
+    """Compiles grammars against one model's vocabulary. Any thread may call it.
+
+    Attributes:
+        tokenizer_json: the tokenizer file; None when the model has none.
+        vocab_size: the width of its logits.
+        eos_token_ids: end a text that the grammar accepts.
+    """
+
+    tokenizer_json: str | None
+    vocab_size: int
+    eos_token_ids: Sequence[int]
+    _tokenizer: LLTokenizer | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def compile(self, kind: str, source: str) -> LLMatcher:
+        """The matcher at the start of a text.
+
+        The first call reads the vocabulary, which takes a second; a complex grammar may take as long.
+
+        Args:
+            kind: json_schema, json_object, regex or lark.
+            source: the schema, expression or grammar; ignored for json_object.
+
+        Raises:
+            GrammarError: the source is none of its kind or too complex, or the model has no vocabulary to compile for.
+        """
+        tokenizer = self._read_tokenizer()
+        try:
+            match kind:
+                case "json_schema":
+                    grammar = LLMatcher.grammar_from_json_schema(_schema(source), JSON_STYLE)
+                case "json_object":
+                    grammar = LLMatcher.grammar_from_json_schema(ANY_OBJECT, JSON_STYLE)
+                case "regex":
+                    grammar = LLMatcher.grammar_from_regex(source)
+                case "lark":
+                    grammar = LLMatcher.grammar_from_lark(source)
+                case _:
+                    raise GrammarError(f"{kind or 'nothing'} is no notation of a grammar")
+        except ValueError as error:
+            raise GrammarError(_line(str(error))) from error
+        matcher = LLMatcher(tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            raise GrammarError(_line(matcher.get_error()))
+        return matcher
+
+    def _read_tokenizer(self) -> LLTokenizer:
+        if self.tokenizer_json is None or not self.eos_token_ids:
+            raise GrammarError("this model has no tokenizer.json or no end-of-sequence token")
+        with self._lock:
+            if self._tokenizer is None:
+                try:
+                    self._tokenizer = LLTokenizer(
+                        self.tokenizer_json, n_vocab=self.vocab_size, eos_token=sorted(self.eos_token_ids)
+                    )
+                except ValueError as error:
+                    raise GrammarError(f"no grammar for this vocabulary: {_line(str(error))}") from error
+            return self._tokenizer
+
+
+def _schema(source: str) -> str:
+    """A JSON Schema as it was given. llguidance takes it for a part of its own document, so it has to be whole."""
+    try:
+        schema = json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError("the schema is no JSON") from error
+    if not isinstance(schema, dict | bool):
+        raise GrammarError("a schema is a JSON object, true or false")
+    return json.dumps(schema)
+
+
+def _line(message: str) -> str:
+    """The first line of a message, at most 200 characters."""
+    return message.strip().partition("\n")[0][:200]
+
+
+class GrammarMask:
+    """Forbids tokens after which the text could no longer match; when it matches, the end-of-sequence token is open."""
+
+    def __init__(self) -> None:
+        self._executor: LLExecutor | None = None
+
+    def begin(self, row: SampledRow) -> LLMatcher | None:
+        grammar = row.sampling.grammar
+        return None if grammar is None else grammar.deep_copy()
+
+    def accept(self, state: LLMatcher, token: int) -> None:
+        # A token that the grammar does not know, which only a resumed request can bring, ends in a mask without tokens.
+        state.consume_token(token)
+
+    def apply(self, logits: Tensor, rows: Sequence[int], states: Sequence[LLMatcher]) -> None:
+        if self._executor is None:
+            self._executor = LLExecutor()
+        vocab = logits.shape[-1]
+        mask = allocate_token_bitmask(len(rows), vocab)
+        sound = [(matcher, place) for place, matcher in enumerate(states) if not matcher.is_error()]
+        mask[[place for place, matcher in enumerate(states) if matcher.is_error()]] = 0
+        if sound:
+            fill_next_token_bitmask_par(self._executor, sound, mask)
+        bits = np.unpackbits(mask.view(np.uint8), axis=-1, count=vocab, bitorder="little")
+        forbidden = torch.from_numpy(bits == 0).to(logits.device)
+        places = torch.tensor(rows, device=logits.device)
+        logits[places] = logits[places].masked_fill_(forbidden, -torch.inf)

@@ -1,0 +1,153 @@
+"""Grammars: every text that is sampled matches, whatever the logits say, alone and in a batch, and when resumed."""
+
+import json
+import re
+
+import pytest
+import torch
+from sampling_reference import Row
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from model_worker.sampling.grammar import GrammarCompiler, GrammarError
+from model_worker.sampling.params import SamplingParams, StopConditions
+from model_worker.sampling.sampler import ALL_BANNED, Sampler
+
+pytestmark = pytest.mark.unit
+
+WORDS = ["true", "false", "null", "ab", "ye", "es"]
+END = 256 + len(WORDS)
+# Wider than the vocabulary, as models pad theirs, and no multiple of the 32 tokens in a word of a mask.
+VOCAB = END + 6
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """Ids 0 to 255 are bytes, then come some words and the end of sequence."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: id_ for id_, token in enumerate([*alphabet, *WORDS])}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken("</s>", special=True)])
+    return made
+
+
+@pytest.fixture(scope="module")
+def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
+    return GrammarCompiler(tokenizer.to_str(), VOCAB, [END])
+
+
+def generate(rows: list[Row], most: int = 200) -> None:
+    """Sample all rows, with logits that know nothing of a grammar, until each has ended."""
+    sampler = Sampler()
+    for step in range(most):
+        live = [row for row in rows if row.tokens[-1] != END]
+        if not live:
+            return
+        for row, one in zip(live, sampler.sample(noise(live), live), strict=True):
+            assert not one.problem, (step, row.tokens)
+            row.tokens.append(one.token)
+    raise AssertionError(f"no end after {most} tokens")
+
+
+def noise(rows: list[Row]) -> torch.Tensor:
+    """Logits that depend on a row's tokens and seed alone."""
+    seeds = [1_000 * len(row.tokens) + row.sampling.seed for row in rows]
+    return torch.stack([torch.randn(VOCAB, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+
+
+def text(tokenizer: Tokenizer, row: Row) -> str:
+    return str(tokenizer.decode(row.tokens[row.prompt_length :]))
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "on": {"type": "boolean"},
+        "kind": {"enum": ["cat", "octopus"]},
+        "sizes": {"type": "array", "items": {"type": "integer", "minimum": 10, "maximum": 99}, "maxItems": 3},
+    },
+    "required": ["on", "kind", "sizes"],
+    "additionalProperties": False,
+}
+
+
+def test_texts_match_their_grammars_in_one_batch(tokenizer: Tokenizer, compiler: GrammarCompiler) -> None:
+    schema = compiler.compile("json_schema", json.dumps(SCHEMA))
+    expression = compiler.compile("regex", "(ab){2,4}-(yes|no)")
+    lark = compiler.compile("lark", 'start: "x" /[0-9]{2}/ tail\ntail: "é" | "yes"')
+    grammars = [schema, expression, lark] * 4
+    rows = [Row(SamplingParams(seed=seed, grammar=grammar)) for seed, grammar in enumerate(grammars)]
+    generate(rows)
+    for place, row in enumerate(rows):
+        made = text(tokenizer, row)
+        if place % 3 == 0:
+            value = json.loads(made)
+            assert (set(value), type(value["on"]), value["kind"] in ("cat", "octopus")) == (
+                set(SCHEMA["required"]),
+                bool,
+                True,
+            )
+            assert all(10 <= size <= 99 for size in value["sizes"])
+        else:
+            assert re.fullmatch("(ab){2,4}-(yes|no)" if place % 3 == 1 else "x[0-9]{2}(é|yes)", made), made
+    # A resumed row has its tokens and no state, and goes on in the same way.
+    whole = rows[0]
+    resumed = Row(whole.sampling, whole.tokens[:9], whole.prompt_length)
+    generate([resumed])
+    assert resumed.tokens == whole.tokens
+
+
+def test_any_json_object_is_an_object(tokenizer: Tokenizer, compiler: GrammarCompiler) -> None:
+    # A bias keeps the random text short: quotes, braces and the end are likely.
+    quote, brace = tokenizer.encode('"}').ids
+    likely = ((quote, 9.0), (brace, 9.0), (END, 50.0))
+    rows = [
+        Row(SamplingParams(seed=seed, grammar=compiler.compile("json_object", ""), logit_bias=likely))
+        for seed in range(3)
+    ]
+    generate(rows)
+    assert all(isinstance(json.loads(text(tokenizer, row)), dict) for row in rows)
+
+
+def test_rows_without_a_grammar_do_not_notice(compiler: GrammarCompiler) -> None:
+    free, bound = Row(SamplingParams(0)), Row(SamplingParams(0, grammar=compiler.compile("regex", "a")))
+    logits = torch.zeros(2, VOCAB)
+    logits[:, VOCAB - 1] = 5.0  # padding of the vocabulary, which no grammar knows
+    unbound, matched = Sampler().sample(logits, [free, bound])
+    assert unbound.token == VOCAB - 1
+    assert matched.token != VOCAB - 1
+
+
+def test_tokens_that_cannot_match_leave_no_token(tokenizer: Tokenizer, compiler: GrammarCompiler) -> None:
+    grammar = compiler.compile("regex", "[ab]+")
+    resumed = Row(SamplingParams(0, grammar=grammar), [0, *tokenizer.encode("aXa").ids], 1)
+    assert Sampler().sample(torch.zeros(1, VOCAB), [resumed])[0].problem == ALL_BANNED
+    early = Row(SamplingParams(0, grammar=compiler.compile("regex", "")), stop=StopConditions(frozenset({END}), 1))
+    assert Sampler().sample(torch.zeros(1, VOCAB), [early])[0].problem == ALL_BANNED
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "said"),
+    [
+        ("json_schema", "{", "no JSON"),
+        ("json_schema", "[" * 100_000, "no JSON"),
+        ("json_schema", "3", "a schema is a JSON object"),
+        ("json_schema", '{"type": "octopus"}', "octopus"),
+        ("regex", "([", "regex"),
+        ("lark", "start: nothing", "nothing"),
+        ("", "", "no notation"),
+    ],
+)
+def test_what_is_no_grammar_is_named_in_a_line(compiler: GrammarCompiler, kind: str, source: str, said: str) -> None:
+    with pytest.raises(GrammarError, match=said) as caught:
+        compiler.compile(kind, source)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_model_without_vocabulary_has_no_grammars(tokenizer: Tokenizer) -> None:
+    for broken in (GrammarCompiler(None, VOCAB, [END]), GrammarCompiler(tokenizer.to_str(), VOCAB, [])):
+        with pytest.raises(GrammarError, match=r"no tokenizer\.json or no end-of-sequence"):
+            broken.compile("regex", "a")
+    with pytest.raises(GrammarError, match="no grammar for this vocabulary"):
+        GrammarCompiler("{}", VOCAB, [END]).compile("regex", "a")
