@@ -8,6 +8,7 @@ the third axis is K and 1 is V. A slot is `block * block_size + offset`; the slo
 
 from kernels.backend import BackendError, backend
 from kernels.cache import allocate_pool, copy_blocks, paged_attention, write_kv, write_rotated_kv, zero_blocks
+from kernels.decoder import DecoderLayer, DecoderStack, GatedFeedForward, decoder_layers
 from kernels.layers import (
     add_rms_norm,
     argmax,
@@ -18,15 +19,21 @@ from kernels.layers import (
     silu_mul,
     top_k,
 )
-from kernels.packed import PackedLinear
+from kernels.packed import Activation, PackedLinear
 from kernels.pool import PoolShape
+from kernels.quantize import Quantization
 from kernels.ragged import RaggedBatch
 from kernels.swaps import allocate_host_pool, swap_in, swap_out
 
 __all__ = [
+    "Activation",
     "BackendError",
+    "DecoderLayer",
+    "DecoderStack",
+    "GatedFeedForward",
     "PackedLinear",
     "PoolShape",
+    "Quantization",
     "RaggedBatch",
     "add_rms_norm",
     "allocate_host_pool",
@@ -34,6 +41,7 @@ __all__ = [
     "argmax",
     "backend",
     "copy_blocks",
+    "decoder_layers",
     "embedding",
     "linear",
     "pack_gated_linear",

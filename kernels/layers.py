@@ -3,7 +3,8 @@
 import torch
 
 from kernels.backend import operation
-from kernels.packed import PackedLinear
+from kernels.packed import Activation, PackedLinear
+from kernels.quantize import Quantization
 
 
 def add_rms_norm(
@@ -23,41 +24,52 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return product
 
 
-def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
+def pack_linear(
+    weight: torch.Tensor, bias: torch.Tensor | None = None, quantization: Quantization | None = None
+) -> PackedLinear:
     """Makes the weights of `x @ weight.T + bias` ready for `linear`. They may be copied: drop `weight` afterwards.
 
-    weight  [out, in], bias [out]
+    weight        [out, in], bias [out]
+    quantization  int8: a scale per output; int4: a scale and a least value per 32 inputs, where `in` is a multiple of
+                  32, else int8. Weights only: products are summed as without. kernels/quantize.py says how.
     """
-    packed: PackedLinear = operation("pack_linear", weight.device.type)(weight, bias)
+    packed: PackedLinear = operation("pack_linear", weight.device.type)(weight, bias, quantization)
     return packed
 
 
-def pack_gated_linear(gate_up: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
-    """Makes the weights of `silu(x @ gate.T + b) * (x @ up.T + c)` ready for `linear`.
+def pack_gated_linear(
+    gate_up: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: Activation = "silu",
+    quantization: Quantization | None = None,
+) -> PackedLinear:
+    """Makes the weights of `activation(x @ gate.T + b) * (x @ up.T + c)` ready for `linear`.
 
-    gate_up  [2 * out, in]: rows of gate, then up; bias [2 * out] likewise
+    gate_up     [2 * out, in]: rows of gate, then up; bias [2 * out] likewise
+    activation  silu, or gelu_tanh: GELU by its approximation with tanh
     """
-    packed: PackedLinear = operation("pack_gated_linear", gate_up.device.type)(gate_up, bias)
+    pack = operation("pack_gated_linear", gate_up.device.type)
+    packed: PackedLinear = pack(gate_up, bias, activation, quantization)
     return packed
 
 
-def linear(values: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
-    """The product with packed weights: [tokens, in] becomes [tokens, out], in the dtype of `values`.
+def linear(values: torch.Tensor, packed: PackedLinear, output_dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The product with packed weights: [tokens, in] becomes [tokens, out], in the dtype of `values` or as asked.
 
     ValueError when the widths differ.
     """
     if values.shape[-1] != packed.in_features:
         raise ValueError(f"values of width {values.shape[-1]} for weights of {packed.in_features} inputs")
-    product: torch.Tensor = operation("linear", values.device.type)(values, packed)
+    product: torch.Tensor = operation("linear", values.device.type)(values, packed, output_dtype)
     return product
 
 
-def embedding(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+def embedding(token_ids: torch.Tensor, packed: PackedLinear, output_dtype: torch.dtype | None = None) -> torch.Tensor:
     """Rows of packed weights, [tokens, in], by int64 [tokens]: a tied output layer need not be kept twice.
 
-    IndexError on CPU when an id is no row.
+    In the dtype of the weights, float32 if they are quantised, or as asked. IndexError on CPU when an id is no row.
     """
-    rows: torch.Tensor = operation("embedding", token_ids.device.type)(token_ids, packed)
+    rows: torch.Tensor = operation("embedding", token_ids.device.type)(token_ids, packed, output_dtype)
     return rows
 
 

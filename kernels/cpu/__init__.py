@@ -4,8 +4,10 @@ Importing it needs no library; `library.why_not` says whether there is one that 
 """
 
 from kernels.cpu.attention import paged_attention
-from kernels.cpu.layers import add_rms_norm, embedding, linear, pack_gated_linear, pack_linear, silu_mul
+from kernels.cpu.decoder import decoder_layers
+from kernels.cpu.layers import add_rms_norm, embedding, linear, silu_mul
 from kernels.cpu.memory import allocate_pool
+from kernels.cpu.packing import pack_gated_linear, pack_linear
 from kernels.cpu.selection import argmax, top_k
 from kernels.cpu.write import write_kv, write_rotated_kv
 
@@ -13,6 +15,7 @@ __all__ = [
     "add_rms_norm",
     "allocate_pool",
     "argmax",
+    "decoder_layers",
     "embedding",
     "linear",
     "pack_gated_linear",

@@ -1,23 +1,23 @@
-"""Norms, gates and products with weights by the C++ library."""
+"""Norms, gates, embeddings and products with packed weights by the C++ library."""
 
 import ctypes
 
 import torch
-from torch.nn import functional
 
 from kernels import reference
-from kernels.cpu.library import TYPES, Gate, Linear, Norm, kernels
-from kernels.cpu.memory import Arena
+from kernels.cpu.library import (
+    GATINGS,
+    TYPES,
+    WEIGHT_TYPES,
+    Embedding,
+    Gate,
+    Linear,
+    Norm,
+    kernels,
+    refuse_bad_index,
+)
+from kernels.cpu.packing import NAME
 from kernels.packed import PackedLinear
-
-NAME = "cpu"
-PANEL = 16
-"""Output columns of a panel of packed weights."""
-
-_PAIRED = [column for low in range(PANEL // 2) for column in (low, low + PANEL // 2)]
-"""Order of a panel row's columns in bfloat16: see `load_panel_row` in src/matrix.h."""
-
-_arena = Arena()
 
 
 def add_rms_norm(
@@ -60,77 +60,67 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return output
 
 
-def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
-    """`kernels.pack_linear`: panels [out / 16, in, 16] in huge pages; dtypes not covered stay with the reference."""
-    if weight.dtype not in TYPES:
-        return reference.pack_linear(weight, bias)
-    out_features, in_features = weight.shape
-    panels = _arena.empty((-(-out_features // PANEL), in_features, PANEL), weight.dtype)
-    panels.copy_(_panels(weight))
-    packed_bias = None if bias is None else _panels(bias.float()[:, None]).flatten()
-    return PackedLinear(NAME, panels, packed_bias, in_features, out_features, gated=False)
-
-
-def pack_gated_linear(gate_up: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
-    """`kernels.pack_gated_linear`: panels of gate and up alternate, so that one thread has both at hand."""
-    if gate_up.dtype not in TYPES:
-        return reference.pack_gated_linear(gate_up, bias)
-    out_features, in_features = gate_up.shape[0] // 2, gate_up.shape[1]
-    panels = _arena.empty((-(-out_features // PANEL) * 2, in_features, PANEL), gate_up.dtype)
-    for half, weight in enumerate(gate_up.chunk(2)):
-        panels[half::2] = _panels(weight)
-    packed_bias = None
-    if bias is not None:
-        halves = [_panels(part.float()[:, None]) for part in bias.chunk(2)]
-        packed_bias = torch.stack(halves, 1).flatten()
-    return PackedLinear(NAME, panels, packed_bias, in_features, out_features, gated=True)
-
-
-def linear(values: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+def linear(values: torch.Tensor, packed: PackedLinear, output_dtype: torch.dtype | None = None) -> torch.Tensor:
     """`kernels.linear`. A row's product has the same bits whatever rows are beside it."""
     if packed.backend != NAME:
-        return reference.linear(values, packed)
-    dtype = values.dtype
-    if dtype not in TYPES:
-        raise ValueError(f"values of {dtype} for weights packed in {packed.weight.dtype}")
+        return reference.linear(values, packed, output_dtype)
+    dtype, wanted = values.dtype, output_dtype or values.dtype
+    if dtype not in TYPES or wanted not in TYPES:
+        raise ValueError(f"values of {dtype} for a product in {wanted} with weights packed in {packed.weight.dtype}")
     values = values.contiguous()
     rows = values.shape[0]
-    output = torch.empty(rows, packed.out_features, dtype=dtype)
+    output = torch.empty(rows, packed.out_features, dtype=wanted)
     if rows == 0:
         return output
-    call = Linear(
-        values.data_ptr(),
-        output.data_ptr(),
-        packed.weight.data_ptr(),
-        None if packed.bias is None else packed.bias.data_ptr(),
-        TYPES[dtype],
-        TYPES[packed.weight.dtype],
-        rows,
-        packed.in_features,
-        packed.out_features,
-        packed.weight.shape[0],
-        packed.gated,
-        torch.get_num_threads(),
-    )
+    call = product(packed, dtype, wanted)
+    call.input, call.output = values.data_ptr(), output.data_ptr()
+    call.rows, call.threads = rows, torch.get_num_threads()
     kernels().linear(ctypes.byref(call))
     return output
 
 
-def embedding(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
+def product(packed: PackedLinear, dtype: torch.dtype, output_dtype: torch.dtype) -> Linear:
+    """The arguments of a product but for its input, output, rows and threads."""
+    # In the order of the struct: naming the fields takes several times as long.
+    return Linear(
+        None,
+        None,
+        packed.weight.data_ptr(),
+        None if packed.bias is None else packed.bias.data_ptr(),
+        None if packed.scales is None else packed.scales.data_ptr(),
+        TYPES[dtype],
+        TYPES[output_dtype],
+        WEIGHT_TYPES[packed.weight.dtype],
+        0,
+        packed.in_features,
+        packed.out_features,
+        packed.weight.shape[0],
+        GATINGS[packed.activation] if packed.gated else 0,
+        1,
+    )
+
+
+def embedding(token_ids: torch.Tensor, packed: PackedLinear, output_dtype: torch.dtype | None = None) -> torch.Tensor:
     """`kernels.embedding`: a row is a column of its panel."""
     if packed.backend != NAME:
-        return reference.embedding(token_ids, packed)
-    columns = token_ids % PANEL
-    if packed.weight.dtype == torch.bfloat16:
-        columns = torch.tensor(_PAIRED).argsort()[columns]
-    if token_ids.numel() and not 0 <= int(token_ids.min()) <= int(token_ids.max()) < packed.out_features:
-        raise IndexError(f"a token id lies outside 0..{packed.out_features - 1}")
-    return packed.weight[token_ids // PANEL, :, columns]
-
-
-def _panels(weight: torch.Tensor) -> torch.Tensor:
-    """[out, in] as [out / 16, in, 16], the last panel filled up with zeros; a view where it can be."""
-    out_features, in_features = weight.shape
-    padded = functional.pad(weight, (0, 0, 0, -out_features % PANEL))
-    panels = padded.view(-1, PANEL, in_features).transpose(1, 2)
-    return panels[..., _PAIRED] if weight.dtype == torch.bfloat16 else panels
+        return reference.embedding(token_ids, packed, output_dtype)
+    stored = packed.weight.dtype if packed.weight.dtype in TYPES else torch.float32
+    wanted = output_dtype or stored
+    if wanted not in TYPES:
+        return embedding(token_ids, packed, stored).to(wanted)
+    token_ids = token_ids.contiguous()
+    output = torch.empty(token_ids.shape[0], packed.in_features, dtype=wanted)
+    call = Embedding(
+        token_ids.data_ptr(),
+        output.data_ptr(),
+        packed.weight.data_ptr(),
+        None if packed.scales is None else packed.scales.data_ptr(),
+        TYPES[wanted],
+        WEIGHT_TYPES[packed.weight.dtype],
+        token_ids.shape[0],
+        packed.in_features,
+        packed.out_features,
+        torch.get_num_threads(),
+    )
+    refuse_bad_index(kernels().embedding(ctypes.byref(call)), f"a token id lies outside 0..{packed.out_features - 1}")
+    return output

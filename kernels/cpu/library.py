@@ -17,6 +17,10 @@ ISA_VARIABLE = "OCTAVO_CPU_ISA"
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
 """What norms, gates and products take; in other dtypes the reference computes them."""
 
+WEIGHT_TYPES = {**TYPES, torch.int8: 16, torch.int32: 17}
+"""What packed weights are stored in; an int32 holds eight of four bits."""
+GATINGS = {"silu": 1, "gelu_tanh": 2}
+
 VALUE_TYPES = {**TYPES, torch.float16: 2}
 """What attention and writes take as queries, keys and values."""
 
@@ -47,9 +51,16 @@ class Attention(ctypes.Structure):
 
 class Linear(ctypes.Structure):
     _fields_ = [
-        *((name, c_void_p) for name in ("input", "output", "panels", "bias")),
-        *((name, c_int64) for name in ("value_type", "weight_type")),
-        *((name, c_int64) for name in ("rows", "in_", "out", "panel_count", "gated", "threads")),
+        *((name, c_void_p) for name in ("input", "output", "panels", "bias", "scales")),
+        *((name, c_int64) for name in ("value_type", "output_type", "weight_type")),
+        *((name, c_int64) for name in ("rows", "in_", "out", "panel_count", "gating", "threads")),
+    ]
+
+
+class Embedding(ctypes.Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("ids", "output", "panels", "scales")),
+        *((name, c_int64) for name in ("output_type", "weight_type", "tokens", "in_", "out", "threads")),
     ]
 
 
@@ -89,14 +100,30 @@ class TopK(ctypes.Structure):
     ]
 
 
-_Kernel = ctypes.CFUNCTYPE(c_int64, c_void_p)
-
-
-class _Kernels(ctypes.Structure):
+class DecoderLayer(ctypes.Structure):
     _fields_ = [
-        ("isa", ctypes.c_char_p),
-        *((name, _Kernel) for name in ("attention", "linear", "add_rms_norm", "silu_mul", "write", "top_k")),
+        *((name, c_void_p) for name in ("attention_norm", "query_norm", "key_norm")),
+        *((name, c_void_p) for name in ("after_attention_norm", "ffn_norm", "after_ffn_norm")),
+        *((name, Linear) for name in ("qkv", "attention_out", "gate_up", "down")),
+        *((name, c_int64) for name in ("window", "rotation")),
     ]
+
+
+class Decoder(ctypes.Structure):
+    _fields_ = [
+        ("layers", c_void_p),
+        ("count", c_int64),
+        *((name, c_void_p) for name in ("hidden", "delta")),
+        *((name, c_int64) for name in ("value_type", "rows", "width")),
+        ("epsilon", c_double),
+        *((name, c_void_p) for name in ("cosines", "sines")),
+        *((name, c_int64) for name in ("layer_bytes", "threads")),
+        ("attention", Attention),
+        ("write", Write),
+    ]
+
+
+_Kernel = ctypes.CFUNCTYPE(c_int64, c_void_p)
 
 
 class Kernels(NamedTuple):
@@ -105,10 +132,16 @@ class Kernels(NamedTuple):
     isa: str
     attention: Callable[[Any], int]
     linear: Callable[[Any], int]
+    embedding: Callable[[Any], int]
     add_rms_norm: Callable[[Any], int]
     silu_mul: Callable[[Any], int]
     write: Callable[[Any], int]
     top_k: Callable[[Any], int]
+    decoder: Callable[[Any], int]
+
+
+class _Kernels(ctypes.Structure):
+    _fields_ = [("isa", ctypes.c_char_p), *((name, _Kernel) for name in Kernels._fields[1:])]
 
 
 def why_not() -> str | None:

@@ -2,6 +2,7 @@
 
 from kernels.reference.attention import paged_attention
 from kernels.reference.copies import copy_blocks
+from kernels.reference.decoder import decoder_layers
 from kernels.reference.layers import add_rms_norm, embedding, linear, pack_gated_linear, pack_linear, silu_mul
 from kernels.reference.memory import allocate_pool
 from kernels.reference.selection import argmax, top_k
@@ -12,6 +13,7 @@ __all__ = [
     "allocate_pool",
     "argmax",
     "copy_blocks",
+    "decoder_layers",
     "embedding",
     "linear",
     "pack_gated_linear",

@@ -5,13 +5,10 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
+from kernels import Activation
+
 Gate = Callable[[torch.Tensor], torch.Tensor]
 """[tokens, 2 * width], gate and up side by side -> [tokens, width]"""
-
-
-def _gelu_tanh(gate_up: torch.Tensor) -> torch.Tensor:
-    gate, up = gate_up.chunk(2, -1)
-    return functional.gelu(gate, approximate="tanh").mul_(up)
 
 
 def _gelu(gate_up: torch.Tensor) -> torch.Tensor:
@@ -19,9 +16,9 @@ def _gelu(gate_up: torch.Tensor) -> torch.Tensor:
     return functional.gelu(gate).mul_(up)
 
 
-ACTIVATIONS: dict[str, Gate | None] = {
-    "silu": None,
-    "gelu_pytorch_tanh": _gelu_tanh,
+ACTIVATIONS: dict[str, Gate | Activation] = {
+    "silu": "silu",
+    "gelu_pytorch_tanh": "gelu_tanh",
     "gelu": _gelu,
 }
-"""None: the product with the weights applies it (`kernels.pack_gated_linear`)."""
+"""Those named are applied by the product with the weights (`kernels.pack_gated_linear`)."""

@@ -11,18 +11,18 @@ from model_worker.model.activations import Gate
 class DenseFeedForward:
     """down(activation(gate x) * (up x))."""
 
-    __slots__ = ("_down", "_gate", "_gate_up")
+    __slots__ = ("down", "gate", "gate_up")
 
     def __init__(self, gate_up: PackedLinear, down: PackedLinear, gate: Gate | None) -> None:
         """gate_up is gated itself when `gate` is None."""
-        self._gate_up = gate_up
-        self._down = down
-        self._gate = gate
+        self.gate_up = gate_up
+        self.down = down
+        self.gate = gate
 
     def __call__(self, normed: torch.Tensor) -> torch.Tensor:
         """[tokens, hidden] -> [tokens, hidden]"""
-        inner = linear(normed, self._gate_up)
-        return linear(inner if self._gate is None else self._gate(inner), self._down)
+        inner = linear(normed, self.gate_up)
+        return linear(inner if self.gate is None else self.gate(inner), self.down)
 
 
 class MixtureOfExperts:

@@ -3,6 +3,7 @@
 
 #include "decode.h"
 #include "prefill.h"
+#include "team.h"
 
 namespace OCTAVO_ISA {
 
@@ -100,11 +101,7 @@ static void attention_of(const Attention& call) {
       part_tasks(call, s, partial, next);
       partial += parts_of(reach_of(call, s)) * call.kv_heads;
     }
-#pragma omp parallel num_threads(call.threads) if (call.threads > 1 && task_count > 1)
-  {
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t t = 0; t < task_count; ++t) run_task<K>(call, tasks[t], parts);
-  }
+  share(call.threads, task_count, [&](int64_t t) { run_task<K>(call, tasks[t], parts); });
   for (int64_t s = 0, first = 0; s < call.sequences; ++s) {
     if (query_length(call, s) != 1) continue;
     const int64_t count = parts_of(reach_of(call, s));

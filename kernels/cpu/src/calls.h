@@ -3,7 +3,13 @@
 
 #include <stdint.h>
 
-enum Type : int64_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT8_E4M3 = 3, FLOAT8_E5M2 = 4 };
+enum Type : int64_t {
+  FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, FLOAT8_E4M3 = 3, FLOAT8_E5M2 = 4,
+  INT8 = 16, INT4 = 17,  // weights only
+};
+
+// What a gated product makes of its two halves: gating(gate) * up.
+enum Gating : int64_t { NO_GATE = 0, SILU = 1, GELU_TANH = 2 };
 
 // Kernels return OK or, when an index of the caller points outside the pool, BAD_INDEX with nothing written.
 enum Status : int64_t { OK = 0, BAD_INDEX = 1 };
@@ -29,14 +35,24 @@ struct Attention {
 };
 
 struct Linear {
-  const void* input;  // [rows, in] of value_type, contiguous
-  void* output;       // [rows, out] of value_type, contiguous
-  const void* panels;  // [panel_count, in, 16] of weight_type
+  const void* input;   // [rows, in] of value_type, contiguous
+  void* output;        // [rows, out] of output_type, contiguous
+  const void* panels;  // [panel_count, in, 16] of weight_type; INT4: see int4.h
   const float* bias;   // [panel_count * 16] or null
-  int64_t value_type, weight_type;
+  const float* scales;  // [panel_count * 16] with INT8: what a weight of 1 stands for
+  int64_t value_type, output_type, weight_type;
   int64_t rows, in, out, panel_count;
-  int64_t gated;  // 1: panels alternate between gate and up, and the output is silu(gate) * up
+  int64_t gating;  // with a gate, panels alternate between gate and up
   int64_t threads;
+};
+
+struct Embedding {
+  const int64_t* ids;  // [tokens]
+  void* output;        // [tokens, in] of output_type
+  const void* panels;  // as of a product
+  const float* scales;
+  int64_t output_type, weight_type;
+  int64_t tokens, in, out, threads;
 };
 
 struct Norm {
@@ -77,12 +93,39 @@ struct TopK {
   int64_t rows, width, k, threads;
 };
 
+struct DecoderLayer {
+  // Of value_type, [hidden]; query_norm and key_norm [head_dim], these and the after_* may be null.
+  const void *attention_norm, *query_norm, *key_norm, *after_attention_norm, *ffn_norm, *after_ffn_norm;
+  Linear qkv, attention_out, gate_up, down;  // without input, output, rows and threads
+  int64_t window;    // 0: none
+  int64_t rotation;  // which of the step's
+};
+
+// Consecutive layers of a decoder on one step's tokens. Of `attention` and `write` what differs from layer to layer is
+// filled in here: where q, k, v, the output and the layer's part of the pool lie, window and rotation.
+struct Decoder {
+  const DecoderLayer* layers;
+  int64_t count;
+  void* hidden;  // [rows, width] of value_type: embeddings at first, then the residual stream without the last delta
+  void* delta;   // as hidden, what the last layer's product adds to it
+  int64_t value_type, rows, width;
+  double epsilon;
+  const float* const* cosines;  // [rotations] of [rows, half]
+  const float* const* sines;
+  int64_t layer_bytes;  // from a layer's part of a block to the next layer's
+  int64_t threads;
+  Attention attention;
+  Write write;
+};
+
 struct Kernels {
   const char* isa;
   int64_t (*attention)(const Attention*);
   int64_t (*linear)(const Linear*);
+  int64_t (*embedding)(const Embedding*);
   int64_t (*add_rms_norm)(const Norm*);
   int64_t (*silu_mul)(const Gate*);
   int64_t (*write)(const Write*);
   int64_t (*top_k)(const TopK*);
+  int64_t (*decoder)(const Decoder*);
 };

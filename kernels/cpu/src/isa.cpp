@@ -1,5 +1,7 @@
 // All kernels for one instruction set; compiled once for each, with OCTAVO_ISA naming it.
 #include "attention.h"
+#include "decoder.h"
+#include "embedding.h"
 #include "linear.h"
 #include "rows.h"
 #include "select.h"
@@ -11,6 +13,6 @@
 namespace OCTAVO_ISA {
 
 extern const Kernels kernels;
-const Kernels kernels = {NAME_OF(OCTAVO_ISA), attention, linear, add_rms_norm, silu_mul, write, top_k};
+const Kernels kernels = {NAME_OF(OCTAVO_ISA), attention, linear, embedding, add_rms_norm, silu_mul, write, top_k, decoder};
 
 }  // namespace OCTAVO_ISA

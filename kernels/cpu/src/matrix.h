@@ -38,66 +38,85 @@ INLINE void load_panel_row(const bf16* from, F row[PANEL_VECTORS]) {
 #endif
 }
 
-// c[ROWS, 16] (+)= a[ROWS, k] b[k, 16]. Every element is one chain of multiply-adds in the order of k, whatever ROWS is,
-// added to c at the end: so a row's result does not depend on the rows beside it.
-template <typename W, int ROWS, bool PREFETCH>
-static void tile(int64_t k, const float* a, int64_t a_stride, const W* b, int64_t b_stride, float* c, int64_t c_stride,
-                 bool fresh) {
-  F sums[ROWS][PANEL_VECTORS];
+// 16 int8 in the order of their columns; their scale is the caller's.
+INLINE void load_panel_row(const int8_t* from, F row[PANEL_VECTORS]) {
+  for (int v = 0; v < PANEL_VECTORS; ++v) row[v] = load(from + v * LANES);
+}
+
+// Memory to fetch while a tile is computed: `step` bytes per row of the panel, in each of the tile's panels.
+struct Ahead {
+  const char* from;
+  int64_t step;
+};
+
+// c[ROWS, PANELS * 16] (+)= a[ROWS, k] b[k, 16], for panels of b that lie b_panel elements apart. Every element is one
+// chain of multiply-adds in the order of k, whatever ROWS and PANELS are, added to c at the end: so a row's result does
+// not depend on the rows beside it.
+template <typename W, int ROWS, int PANELS, bool PREFETCH>
+static void tile(int64_t k, const float* a, int64_t a_stride, const W* b, int64_t b_stride, int64_t b_panel, float* c,
+                 int64_t c_stride, bool fresh, Ahead ahead) {
+  constexpr int VECTORS = PANELS * PANEL_VECTORS;
+  F sums[ROWS][VECTORS];
   const float* row[ROWS];
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r) {
     row[r] = a + r * a_stride;
-#pragma GCC unroll 4
-    for (int v = 0; v < PANEL_VECTORS; ++v) sums[r][v] = F{};
+#pragma GCC unroll 16
+    for (int v = 0; v < VECTORS; ++v) sums[r][v] = F{};
   }
 #pragma GCC unroll 2
   for (int64_t i = 0; i < k; ++i) {
-    F columns[PANEL_VECTORS];
-    load_panel_row(b, columns);
-    if (PREFETCH) __builtin_prefetch((const char*)b + 8192);
-    b += b_stride;
-#pragma GCC unroll 16
-    for (int r = 0; r < ROWS; ++r) {
-      F factor = splat(row[r][i]);
 #pragma GCC unroll 4
-      for (int v = 0; v < PANEL_VECTORS; ++v) sums[r][v] += factor * columns[v];
+    for (int p = 0; p < PANELS; ++p) {
+      F columns[PANEL_VECTORS];
+      load_panel_row(b + p * b_panel, columns);
+      if (PREFETCH) __builtin_prefetch(ahead.from + p * b_panel * (int64_t)sizeof(W));
+#pragma GCC unroll 16
+      for (int r = 0; r < ROWS; ++r) {
+        F factor = splat(row[r][i]);
+#pragma GCC unroll 4
+        for (int v = 0; v < PANEL_VECTORS; ++v) sums[r][p * PANEL_VECTORS + v] += factor * columns[v];
+      }
     }
+    if (PREFETCH) ahead.from += ahead.step;
+    b += b_stride;
   }
 #pragma GCC unroll 16
   for (int r = 0; r < ROWS; ++r)
-#pragma GCC unroll 4
-    for (int v = 0; v < PANEL_VECTORS; ++v) {
+#pragma GCC unroll 16
+    for (int v = 0; v < VECTORS; ++v) {
       float* to = c + r * c_stride + v * LANES;
       store(to, fresh ? sums[r][v] : load(to) + sums[r][v]);
     }
 }
 
+#define OCTAVO_ROWS_CASE(n)                                                                                          \
+  case n:                                                                                                            \
+    return tile<W, n, 1, PREFETCH>(k, a, a_stride, b, b_stride, 0, c, c_stride, fresh, ahead);
+
 template <typename W, bool PREFETCH>
 static void tile_of(int rows, int64_t k, const float* a, int64_t a_stride, const W* b, int64_t b_stride, float* c,
-                    int64_t c_stride, bool fresh) {
+                    int64_t c_stride, bool fresh, Ahead ahead = {0, 0}) {
   switch (rows) {
-#define ROWS_CASE(n)                                                          \
-  case n:                                                                     \
-    return tile<W, n, PREFETCH>(k, a, a_stride, b, b_stride, c, c_stride, fresh);
-    ROWS_CASE(1)
-    ROWS_CASE(2)
-    ROWS_CASE(3)
-    ROWS_CASE(4)
-    ROWS_CASE(5)
-    ROWS_CASE(6)
+    OCTAVO_ROWS_CASE(1)
+    OCTAVO_ROWS_CASE(2)
+    OCTAVO_ROWS_CASE(3)
+    OCTAVO_ROWS_CASE(4)
+    OCTAVO_ROWS_CASE(5)
+    OCTAVO_ROWS_CASE(6)
 #if LANES == 16
-    ROWS_CASE(7)
-    ROWS_CASE(8)
-    ROWS_CASE(9)
-    ROWS_CASE(10)
-    ROWS_CASE(11)
-    ROWS_CASE(12)
-    ROWS_CASE(13)
-    ROWS_CASE(14)
+    OCTAVO_ROWS_CASE(7)
+    OCTAVO_ROWS_CASE(8)
+    OCTAVO_ROWS_CASE(9)
+    OCTAVO_ROWS_CASE(10)
+    OCTAVO_ROWS_CASE(11)
+    OCTAVO_ROWS_CASE(12)
+    OCTAVO_ROWS_CASE(13)
+    OCTAVO_ROWS_CASE(14)
 #endif
-#undef ROWS_CASE
   }
 }
+
+#undef OCTAVO_ROWS_CASE
 
 }  // namespace OCTAVO_ISA

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "calls.h"
-#include "vectors.h"
+#include "team.h"
 
 namespace OCTAVO_ISA {
 
@@ -14,13 +14,26 @@ INLINE int64_t useful_threads(int64_t threads, int64_t elements) {
   return useful < 1 ? 1 : useful < threads ? useful : threads;
 }
 
+// Rows in turn, some to a task: taking one costs as much as a short row.
+template <typename Work>
+INLINE void share_rows(int64_t threads, int64_t rows, const Work& row) {
+  const int64_t per_task = rows / (threads * 4) + 1;
+  share(threads, (rows + per_task - 1) / per_task, [&](int64_t task) {
+    const int64_t end = rows < (task + 1) * per_task ? rows : (task + 1) * per_task;
+    for (int64_t r = task * per_task; r < end; ++r) row(r);
+  });
+}
+
+// SiLU, or GELU by its tanh: x / 2 (1 + tanh u) = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
+INLINE F gated(F x, int64_t gating) {
+  const F power = gating == SILU ? x : x * (1.5957691216f + 0.0713548162f * x * x);
+  return x / (1.0f + exponential(-power));
+}
+
+// [width] += delta, if there is one, then RMSNorm of it into output, which may be the row itself.
 template <typename V>
-static void norm_row(const Norm& call, int64_t r) {
-  const int64_t width = call.width, whole = width / LANES * LANES;
-  V* hidden = (V*)call.hidden + r * width;
-  const V* delta = call.delta ? (const V*)call.delta + r * width : 0;
-  const V* weight = (const V*)call.weight;
-  V* output = (V*)call.output + r * width;
+INLINE void norm_row(V* hidden, const V* delta, const V* weight, V* output, int64_t width, double epsilon) {
+  const int64_t whole = width / LANES * LANES;
   F squares = F{};
   float rest = 0;
   for (int64_t i = 0; i < whole; i += LANES) {
@@ -36,15 +49,22 @@ static void norm_row(const Norm& call, int64_t r) {
     rest += widen(hidden[i]) * widen(hidden[i]);
   }
   const float mean = (sum(squares) + rest) / (float)width;
-  const float factor = 1.0f / __builtin_sqrtf(mean + (float)call.epsilon);
+  const float factor = 1.0f / __builtin_sqrtf(mean + (float)epsilon);
   for (int64_t i = 0; i < whole; i += LANES) store(output + i, load(hidden + i) * factor * load(weight + i));
   for (int64_t i = whole; i < width; ++i) narrow(output + i, widen(hidden[i]) * factor * widen(weight[i]));
 }
 
+template <typename V>
+static void norm_rows(const Norm& call) {
+  share_rows(useful_threads(call.threads, call.rows * call.width), call.rows, [&](int64_t r) {
+    const int64_t at = r * call.width;
+    norm_row((V*)call.hidden + at, call.delta ? (const V*)call.delta + at : 0, (const V*)call.weight,
+             (V*)call.output + at, call.width, call.epsilon);
+  });
+}
+
 static int64_t add_rms_norm(const Norm* call) {
-  const int64_t threads = useful_threads(call->threads, call->rows * call->width);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-  for (int64_t r = 0; r < call->rows; ++r) call->type == FLOAT32 ? norm_row<float>(*call, r) : norm_row<bf16>(*call, r);
+  call->type == FLOAT32 ? norm_rows<float>(*call) : norm_rows<bf16>(*call);
   return OK;
 }
 
@@ -55,19 +75,18 @@ static void gate_row(const Gate& call, int64_t r) {
   const V* up = gate + width;
   V* output = (V*)call.output + r * width;
   for (int64_t i = 0; i < whole; i += LANES) {
-    F value = load(gate + i);
-    store(output + i, value / (1.0f + exponential(-value)) * load(up + i));
+    store(output + i, gated(load(gate + i), SILU) * load(up + i));
   }
   for (int64_t i = whole; i < width; ++i) {
-    F value = splat(widen(gate[i]));
-    narrow(output + i, (value / (1.0f + exponential(-value)))[0] * widen(up[i]));
+    narrow(output + i, gated(splat(widen(gate[i])), SILU)[0] * widen(up[i]));
   }
 }
 
 static int64_t silu_mul(const Gate* call) {
   const int64_t threads = useful_threads(call->threads, call->rows * call->width);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-  for (int64_t r = 0; r < call->rows; ++r) call->type == FLOAT32 ? gate_row<float>(*call, r) : gate_row<bf16>(*call, r);
+  share_rows(threads, call->rows, [&](int64_t r) {
+    call->type == FLOAT32 ? gate_row<float>(*call, r) : gate_row<bf16>(*call, r);
+  });
   return OK;
 }
 

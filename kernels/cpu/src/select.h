@@ -55,8 +55,7 @@ static void top_k_row(const TopK& call, int64_t r) {
 
 static int64_t top_k(const TopK* call) {
   const int64_t threads = useful_threads(call->threads, call->rows * call->width);
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
-  for (int64_t r = 0; r < call->rows; ++r) top_k_row(*call, r);
+  share(threads, call->rows, [&](int64_t r) { top_k_row(*call, r); });
   return OK;
 }
 

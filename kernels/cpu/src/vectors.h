@@ -56,6 +56,17 @@ INLINE F load(const bf16* from) {
 #endif
 }
 
+INLINE F load(const int8_t* from) {
+#if LANES == 8  // GCC 12 widens in steps otherwise
+  return (F)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
+#else
+  typedef int8_t B __attribute__((vector_size(LANES)));
+  B bytes;
+  memcpy(&bytes, from, sizeof bytes);
+  return __builtin_convertvector(__builtin_convertvector(bytes, I), F);
+#endif
+}
+
 INLINE void store(float* to, F value) { memcpy(to, &value, sizeof value); }
 
 // Rounds to nearest, ties to even; NaN stays NaN.

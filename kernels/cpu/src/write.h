@@ -64,8 +64,7 @@ template <typename V, typename K>
 static void write_of(const Write& call) {
   const int64_t elements = call.tokens * (call.heads + 2 * call.kv_heads) * call.head_dim;
   const int64_t threads = useful_threads(call.threads, elements);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-  for (int64_t t = 0; t < call.tokens; ++t) write_token<V, K>(call, t);
+  share_rows(threads, call.tokens, [&](int64_t t) { write_token<V, K>(call, t); });
 }
 
 static int64_t write(const Write* call) {

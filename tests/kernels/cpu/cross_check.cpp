@@ -20,22 +20,65 @@ static void compare(double actual, double exact, double scale) {
   if (!(error <= worst)) worst = error;  // NaN stays
 }
 
-static void check_linear(int64_t rows, int64_t in, int64_t out) {
-  const int64_t panels = (out + 15) / 16;
-  std::vector<float> x(rows * in), w(panels * 16 * in), packed(w.size()), y(rows * out);
+// Weights in any storage: `wide` holds what the packed ones stand for, [outputs, in].
+static void check_product(int64_t rows, int64_t in, int64_t out, const std::vector<float>& wide, const void* packed,
+                          const float* scales, Type type) {
+  std::vector<float> x(rows * in), y(rows * out);
   for (float& value : x) value = drawn();
-  for (float& value : w) value = drawn();
-  for (int64_t p = 0; p < panels; ++p)
-    for (int64_t k = 0; k < in; ++k)
-      for (int64_t c = 0; c < 16; ++c) packed[(p * in + k) * 16 + c] = w[(p * 16 + c) * in + k];
-  const Linear call = {x.data(), y.data(), packed.data(), 0, FLOAT32, FLOAT32, rows, in, out, panels, 0, 1};
+  const int64_t panels = (out + 15) / 16;
+  Linear call = {};
+  call.input = x.data();
+  call.output = y.data();
+  call.panels = packed;
+  call.scales = scales;
+  call.weight_type = type;
+  call.rows = rows;
+  call.in = in;
+  call.out = out;
+  call.panel_count = panels;
+  call.threads = 1;
   OCTAVO_ISA::kernels.linear(&call);
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t n = 0; n < out; ++n) {
       double sum = 0;
-      for (int64_t k = 0; k < in; ++k) sum += (double)x[r * in + k] * w[n * in + k];
+      for (int64_t k = 0; k < in; ++k) sum += (double)x[r * in + k] * wide[n * in + k];
       compare(y[r * out + n], sum, sqrt((double)in));
     }
+}
+
+static void check_linear(int64_t rows, int64_t in, int64_t out) {
+  const int64_t panels = (out + 15) / 16, count = panels * 16 * in;
+  std::vector<float> wide(count), packed(count);
+  for (float& value : wide) value = drawn();
+  auto place = [&](int64_t n, int64_t k) { return (n / 16 * in + k) * 16 + n % 16; };
+  for (int64_t n = 0; n < panels * 16; ++n)
+    for (int64_t k = 0; k < in; ++k) packed[place(n, k)] = wide[n * in + k];
+  check_product(rows, in, out, wide, packed.data(), 0, FLOAT32);
+
+  std::vector<int8_t> bytes(count);
+  std::vector<float> scales(panels * 16);
+  for (float& scale : scales) scale = (drawn() + 1.5f) / 320;  // of weights up to 1
+  for (int64_t n = 0; n < panels * 16; ++n)
+    for (int64_t k = 0; k < in; ++k) {
+      const int8_t q = (int8_t)(rand() % 255 - 127);
+      bytes[place(n, k)] = q;
+      wide[n * in + k] = q * scales[n];
+    }
+  check_product(rows, in, out, wide, bytes.data(), scales.data(), INT8);
+
+  const int64_t groups = in / 32;
+  std::vector<uint32_t> words(panels * groups * 80);
+  for (int64_t n = 0; n < panels * 16; ++n)
+    for (int64_t g = 0; g < groups; ++g) {
+      uint32_t* group = &words[(n / 16 * groups + g) * 80];
+      group[n % 16] = 0x3d80bf00u;  // bfloat16 1 / 16, and -1 / 2
+      for (int64_t i = 0; i < 32; ++i) {
+        const uint32_t q = rand() % 16;
+        group[(1 + i % 4) * 16 + n % 16] |= q << i / 4 * 4;
+        wide[n * groups * 32 + g * 32 + i] = q / 16.0f - 0.5f;
+      }
+    }
+  check_product(rows, groups * 32, out, wide, words.data(), 0, INT4);
 }
 
 static void check_attention(int32_t tokens, int32_t context, int64_t dim, int64_t window) {
@@ -95,7 +138,7 @@ static void check_attention(int32_t tokens, int32_t context, int64_t dim, int64_
 }
 
 int main() {
-  for (int64_t rows : {1, 5, 7, 100}) check_linear(rows, 300, 50);
+  for (int64_t rows : {1, 2, 5, 7, 100}) check_linear(rows, 300, 50);
   const double linear = worst;
   worst = 0;
   for (int64_t dim : {32, 80}) {

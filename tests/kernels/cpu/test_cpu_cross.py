@@ -15,7 +15,7 @@ COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 
 
 def check(command: list[str], runner: list[str], program: Path) -> None:
-    """Sums of up to 300 products, and attention with head dims 32 and 80, windows, decode and chunks."""
+    """Sums of up to 300 products, weights of 32, 8 and 4 bits; attention with head dims 32 and 80, windows, chunks."""
     sources = [f"-I{build.SOURCES}", str(build.SOURCES / "isa.cpp"), str(CHECK)]
     subprocess.run([*command, *build.COMMON, *build.VECTOR, *sources, "-o", str(program)], check=True)
     said = subprocess.run([*runner, str(program)], capture_output=True, text=True, check=True).stdout

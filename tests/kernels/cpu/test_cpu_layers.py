@@ -1,5 +1,7 @@
 """Norms, gates, products and writes in C++ and in plain torch, both against float64; selection exactly."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +9,8 @@ from hypothesis import strategies as st
 from paged_cases import relative_error
 from torch.nn import functional
 
-from kernels import PoolShape, cpu, reference
+from kernels import Activation, PoolShape, Quantization, cpu, reference
+from kernels.quantize import quantize
 
 BACKENDS = [cpu, reference]
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
@@ -54,9 +57,16 @@ def test_silu_mul(rows: int, width: int, dtype: torch.dtype, spread: int) -> Non
     ),
     with_bias=st.booleans(),
     gated=st.booleans(),
+    activation=st.sampled_from(["silu", "gelu_tanh"]),
 )
 def test_linear(
-    rows: int, out: int, inner: int, dtypes: tuple[torch.dtype, torch.dtype], with_bias: bool, gated: bool
+    rows: int,
+    out: int,
+    inner: int,
+    dtypes: tuple[torch.dtype, torch.dtype],
+    with_bias: bool,
+    gated: bool,
+    activation: Activation,
 ) -> None:
     value_dtype, weight_dtype = dtypes
     width = 2 * out if gated else out
@@ -66,16 +76,74 @@ def test_linear(
     exact = functional.linear(values.double(), weight.double(), None if bias is None else bias.double())
     if gated:
         gate, up = exact.chunk(2, -1)
-        exact = functional.silu(gate) * up
-    for backend in BACKENDS if value_dtype == weight_dtype else [cpu]:
-        pack = backend.pack_gated_linear if gated else backend.pack_linear
-        packed = pack(weight, bias)
+        exact = (functional.silu(gate) if activation == "silu" else functional.gelu(gate, approximate="tanh")) * up
+    for backend in BACKENDS:
+        packed = backend.pack_gated_linear(weight, bias, activation) if gated else backend.pack_linear(weight, bias)
         assert (packed.in_features, packed.out_features) == (inner, out)
-        actual = backend.linear(values, packed)
-        assert actual.dtype == value_dtype
-        # One output among few may be tiny: the error is taken of the sum of magnitudes where the result cancels.
-        scale = max(float(exact.abs().max()), 0.1)
-        assert float((actual.double() - exact).abs().max()) / scale < BOUNDS[value_dtype]
+        for wanted in (None, torch.float32):
+            actual = backend.linear(values, packed, wanted)
+            assert actual.dtype == (wanted or value_dtype)
+            # One output among few may be tiny: the error is taken of the sum of magnitudes where the result cancels.
+            scale = max(float(exact.abs().max()), 0.1)
+            # The reference rounds the gate, its activation and the product in bfloat16.
+            bound = BOUNDS[value_dtype] * (2 if backend is reference else 1)
+            assert float((actual.double() - exact).abs().max()) / scale < bound
+
+
+@pytest.mark.property
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.one_of(st.integers(1, 20), st.sampled_from([36, 37, 97])),
+    out=st.sampled_from([1, 15, 16, 17, 100]),
+    inner=st.sampled_from([1, 32, 33, 256, 288, 576]),
+    dtypes=st.sampled_from(list(itertools.product(BOUNDS, BOUNDS))),
+    quantization=st.sampled_from(["int8", "int4"]),
+    gated=st.booleans(),
+)
+def test_quantised_products(
+    rows: int, out: int, inner: int, dtypes: tuple[torch.dtype, torch.dtype], quantization: Quantization, gated: bool
+) -> None:
+    """Right for the rounded weights; 33 inputs are no whole groups, so that four bits become eight."""
+    value_dtype, weight_dtype = dtypes
+    values = normal(rows, inner, dtype=value_dtype) * inner**-0.5
+    weight, bias = normal(2 * out, inner, dtype=weight_dtype, seed=1), normal(2 * out, seed=2)
+    halves = [quantize(half, quantization).weight() for half in weight.chunk(2)]
+    exact = functional.linear(values.double(), torch.cat(halves).double(), bias.double())
+    if gated:
+        exact = functional.silu(exact[:, :out]) * exact[:, out:]
+        packed = cpu.pack_gated_linear(weight, bias, "silu", quantization)
+    else:
+        packed = cpu.pack_linear(weight, bias, quantization)
+    actual = cpu.linear(values, packed)
+    assert float((actual.double() - exact).abs().max()) / max(float(exact.abs().max()), 0.1) < BOUNDS[value_dtype]
+    assert torch.equal(actual[: rows // 2 + 1], cpu.linear(values[: rows // 2 + 1], packed))
+    if not gated:
+        ids = torch.arange(2 * out).flip(0)
+        looked_up = cpu.embedding(ids, packed)
+        assert looked_up.dtype == torch.float32
+        assert relative_error(looked_up, torch.cat(halves)[ids]) < 1e-6
+
+
+@pytest.mark.unit
+def test_what_quantisation_costs() -> None:
+    """Normal weights: 8 bits are steps of 1 / 127 of the largest of a row, about 3.3 deviations, so an error of
+    3.3 / 127 / sqrt(12) = 0.75 %; 4 bits are 15 steps over a group's range, about 4.1 deviations: 7.9 %."""
+    weight, values = normal(512, 576), normal(64, 576, seed=1)
+    exact = values.double() @ weight.double().T
+    for quantization, low, high in (("int8", 0.006, 0.009), ("int4", 0.07, 0.085)):
+        product = cpu.linear(values, cpu.pack_linear(weight, None, quantization))  # type: ignore[arg-type]
+        assert low < float((product.double() - exact).norm() / exact.norm()) < high
+    with pytest.raises(ValueError, match="known: int8, int4"):
+        cpu.pack_linear(weight, None, "int3")  # type: ignore[arg-type]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_weights_that_are_all_alike_are_kept(quantization: Quantization) -> None:
+    """A range of zero has no steps to count."""
+    for value in (0.0, 1.5):
+        weight = torch.full((3, 64), value)
+        assert relative_error(quantize(weight, quantization).weight() + 1, weight + 1) < 1e-6
 
 
 @pytest.mark.unit
@@ -98,6 +166,7 @@ def test_embedding_gives_back_the_rows(rows: int, dtype: torch.dtype, data: st.D
     for backend in BACKENDS:
         packed = backend.pack_linear(weight)
         assert torch.equal(backend.embedding(ids, packed), weight[ids])
+        assert torch.equal(backend.embedding(ids, packed, torch.float32), weight[ids].float())
         for outside in (-1, rows):
             with pytest.raises(IndexError):
                 backend.embedding(torch.tensor([outside]), packed)

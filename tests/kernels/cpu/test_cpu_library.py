@@ -140,6 +140,11 @@ for dtype in (torch.float32, torch.bfloat16):
             values = torch.randn(rows, inner).to(dtype)
             cpu.linear(values, cpu.pack_linear(torch.randn(out, inner).to(dtype), torch.randn(out).to(dtype)))
             cpu.linear(values, cpu.pack_gated_linear(torch.randn(2 * out, inner).to(dtype)))
+            for quantization in ("int8", "int4"):
+                for width in (inner, 288):
+                    packed = cpu.pack_linear(torch.randn(out, width).to(dtype), None, quantization)
+                    cpu.linear(torch.randn(rows, width).to(dtype), packed)
+                    cpu.embedding(torch.arange(out), packed)
             cpu.add_rms_norm(values, values.clone(), torch.randn(inner).to(dtype), 1e-5)
             cpu.silu_mul(torch.randn(rows, 2 * out).to(dtype))
 cpu.top_k(torch.randn(3, 1001), 17)
