@@ -135,7 +135,7 @@ def _floor(logits: Tensor, columns: Columns, limited: Tensor, mass: Tensor, entr
         rows = limited.squeeze(1)
         count = columns.top_k[rows]
         floor[rows] = largest(some(logits, rows), int(count.max())).gather(1, count - 1)
-    return floor
+    return floor.clamp(min=torch.finfo(torch.float32).min)  # tokens that are ruled out are below any floor
 
 
 def _few(logits: Tensor, columns: Columns) -> tuple[Tensor, Tensor] | None:
@@ -144,7 +144,8 @@ def _few(logits: Tensor, columns: Columns) -> tuple[Tensor, Tensor] | None:
     if count > min(_FEW, logits.shape[-1]):
         return None
     best, ids = top_k(logits, count)
-    if bool((best[:, -1:] == best.gather(1, columns.top_k - 1)).any()):
+    kth = best.gather(1, columns.top_k - 1)
+    if bool(((best[:, -1:] == kth) & (kth > -torch.inf)).any()):
         return None  # there may be more that are as large as the k-th
     ids, order = torch.sort(ids, dim=-1)
     return best.gather(1, order), ids

@@ -102,3 +102,29 @@ def test_extreme_temperatures_and_logits_stay_finite(temperature: float) -> None
         assert torch.isfinite(shares).all()
         assert float(shares.sum()) == pytest.approx(1.0)
         assert shares[0, 3] == 0
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(top_k=50),
+        SamplingParams(top_k=200),
+        SamplingParams(top_k=2),
+        SamplingParams(top_p=0.9),
+        SamplingParams(typical_p=0.9),
+        SamplingParams(),
+    ],
+    ids=str,
+)
+def test_tokens_that_are_ruled_out_are_no_candidates(params: SamplingParams) -> None:
+    # As under a grammar: three tokens of 5,000 are open, fewer than k.
+    logits = torch.full((2, 5_000), -torch.inf)
+    logits[:, [7, 4_000, 4_999]] = torch.tensor([2.0, 1.0, 0.5])
+    ours = kept(logits, [params] * 2)
+    if params.typical_p == 1:  # transformers' own has a NaN there
+        assert torch.allclose(ours[0], distribution(logits[0], params), rtol=1e-5, atol=0)
+    assert set(ours[1].nonzero().squeeze(1).tolist()) <= {7, 4_000, 4_999}
+    assert float(ours[1].sum()) == pytest.approx(1.0)
+    columns = filters.Columns.of([params] * 2, logits.amax(dim=-1, keepdim=True), 5_000)
+    assert filters.keep(logits, columns).ids.shape[-1] <= 60
