@@ -20,11 +20,11 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "peers"))
 
 from engines import ENGINES, EngineMissing, EngineProcess, launch  # noqa: E402
-from race import OURS, Race, Results  # noqa: E402
+from race import OURS, REQUIRED_PEERS, Race, Results  # noqa: E402
 from report import as_json, print_table, processor  # noqa: E402
 from workloads import all_workloads  # noqa: E402
 
-DEFAULT = ("octavo", "vllm", "openvino", "llama.cpp", "transformers")
+DEFAULT = (OURS, *REQUIRED_PEERS)
 # The pairs that a gate between two engines takes.
 PAIRS = 10
 

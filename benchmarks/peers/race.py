@@ -10,7 +10,7 @@ from engines import SIXTEEN_BIT_PEERS, EngineMissing, EngineProcess, Measured
 from workloads import Request, Workload, all_workloads
 
 OURS = "octavo"
-REQUIRED_PEERS = ("vllm", "openvino", "llama.cpp", "transformers")
+REQUIRED_PEERS = ("vllm", "openvino", "llama.cpp")
 # Beaten at least so many times over in each of so many rounds, a peer's ratio is known well enough.
 FAR = ((4.0, 1), (2.0, 3))
 WARM_UP_TOKENS = 4
@@ -47,7 +47,7 @@ class Results:
 
     def settled(self, engine: str, workload: str) -> bool:
         """Whether another run of a peer would tell nothing new."""
-        if engine not in SIXTEEN_BIT_PEERS or engine == self.fastest_peer(workload):
+        if engine.startswith(OURS) or engine == self.fastest_peer(workload):
             return False
         ours, theirs = self.rates(OURS, workload), self.rates(engine, workload)
         ratios = [mine / other for mine, other in zip(ours, theirs, strict=False)]
@@ -94,12 +94,16 @@ class Race:
                         self._results.runs[name, workload.name].append(measured)
 
     def time_tokens(self) -> None:
-        """Latencies: of the last run where it tells them, else of one more run that is not counted as a rate."""
+        """Latencies: of the last run where it tells them, else of one more run that is not counted as a rate.
+
+        None of a peer whose rate is settled: that run would be the longest of all.
+        """
         for workload in self._results.workloads.values():
             for name in list(self._engines):
                 runs = self._results.runs[name, workload.name]
                 measured = runs[-1] if runs and runs[-1].arrivals else None
-                measured = measured or self._measure(name, workload, workload.requests, latencies=True)
+                if measured is None and not self._results.settled(name, workload.name):
+                    measured = self._measure(name, workload, workload.requests, latencies=True)
                 if measured and measured.arrivals:
                     self._results.latencies[name, workload.name] = latencies(measured.arrivals)
 

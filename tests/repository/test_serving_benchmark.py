@@ -109,6 +109,7 @@ def test_only_a_peer_beaten_by_far_is_settled_and_never_the_fastest() -> None:
     results.runs["llama.cpp", "W1"] = [measured(2.6)] * 2
     results.runs["transformers", "W1"] = [measured(4.5)]  # settled by one
     results.runs["transformers-continuous", "W1"] = [measured(2.6), measured(1.9), measured(2.6)]
+    results.runs["octavo-engine", "W1"] = [measured(9.0)] * 3  # ours, in another form: its ratio is wanted in full
     found = {engine: results.settled(engine, "W1") for engine, _ in list(results.runs)}
     assert [engine for engine, settled in found.items() if settled] == ["vllm", "transformers"]
     assert results.fastest_peer("W1") == "openvino"
