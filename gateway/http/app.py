@@ -25,7 +25,7 @@ def application(surface: Surface) -> ASGIApp:
     calls = [
         Route(shape.path, Generating(shape, surface), methods=["POST"]) for shape in (ChatShape(), CompletionShape())
     ]
-    middleware = [Middleware(RequestIds)]
+    middleware = []
     if surface.settings.http_cors_origins:
         cors = Middleware(
             CORSMiddleware,
@@ -49,7 +49,8 @@ def application(surface: Surface) -> ASGIApp:
     )
     # A redirect would lead to whatever host the request names.
     made.router.redirect_slashes = False
-    return made
+    # Outermost, so that an answer to a defect has a name too.
+    return RequestIds(made)
 
 
 def _no_route(request: Request, error: Exception) -> Response:

@@ -30,6 +30,7 @@ start_worker = gateway_processes.start_worker
 start_gateway = gateway_processes.start_gateway
 toy_tokenizer = gateway_processes.toy_tokenizer
 toy_files = gateway_processes.toy_files
+toy_template = gateway_processes.toy_template
 
 
 @pytest.fixture(scope="module")
