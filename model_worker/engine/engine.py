@@ -106,13 +106,13 @@ class Engine:
 
     @property
     def waiting_requests(self) -> int:
-        """Sequences without a table."""
+        """Requests without a table."""
         return len(self._scheduler.queue)
 
     @property
     def running_requests(self) -> int:
-        """Sequences with a table."""
-        return len(self._scheduler.running)
+        """Requests with a table, however many samples they have."""
+        return len({id(one.group or one) for one in list(self._scheduler.running.values())})
 
     @property
     def silent_seconds(self) -> float:
@@ -275,7 +275,7 @@ class Engine:
             ended = self._scheduler.fail(batch, f"step {batch.step} failed: {error}")
             self.emit([Progress(one.sequence, (), one, batch.step) for one in ended])
             raise StepFailed(f"step {batch.step} failed on the device, attaching a fresh pool") from error
-        if batch.swaps_out or batch.swaps_in:
+        if batch.swaps_in:  # what was stored came back
             self._swap_failures = 0
         seconds = time.monotonic() - began
         self.statistics.step_seconds += seconds

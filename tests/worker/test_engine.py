@@ -1,0 +1,169 @@
+"""The engine's thread on a device memory that sees every wrong read, with the real manager core beside it."""
+
+import contextlib
+import queue
+import random
+from collections.abc import Iterator
+
+import pytest
+from device_memory import DeviceMemory
+from in_process_manager import InProcessManager
+from scheduler_loop import assert_as_if_alone, limits, make_sequence
+
+from model_worker.engine.batch import Batch, Limits
+from model_worker.engine.engine import SWAP_FAILURES, Engine
+from model_worker.engine.host_tier import NoHostTier, SwapFailed
+from model_worker.engine.progress import Progress
+from model_worker.engine.sequence import Sequence
+from model_worker.sampling.results import StepOutput
+from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
+
+pytestmark = pytest.mark.unit
+
+# 6 blocks of 4 hold 24 tokens; requests of 4 + 16 tokens take 5 each in the end, so they park each other.
+POOL = limits(num_blocks=6)
+
+
+class Device:
+    """Runs batches, swaps included; what happens is written to a log."""
+
+    def __init__(self, limits: Limits, log: list[str]) -> None:
+        self.memory = DeviceMemory(limits.num_blocks, limits.block_size)
+        self.log = log
+
+    def run(self, batch: Batch) -> StepOutput:
+        self.log.append(f"run {batch.step}")
+        return self.memory.run(batch)
+
+
+class Swaps(NoHostTier):
+    """Moves nothing, since the device does; fails a share of the steps that load blocks."""
+
+    def __init__(self, failing: float) -> None:
+        self.failing = failing
+        self.dice = random.Random(1)
+
+    def run(self, batch: Batch) -> None:
+        if batch.swaps_in and self.dice.random() < self.failing:
+            raise SwapFailed("the store did not answer")
+
+
+class LoggedManager(InProcessManager):
+    """Writes down when a request is sent and when its answer is taken."""
+
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.log = log
+        self.host_blocks: list[int] = []
+
+    def attach(self, parts: object) -> attach_pb2.AttachResponse:
+        listed = list(parts)  # type: ignore[call-overload]
+        self.host_blocks.append(listed[0].pool.host_blocks)
+        return super().attach(listed)
+
+    def send(self, request: steps_pb2.StepRequest) -> None:
+        self.log.append(f"send {request.step}")
+        super().send(request)
+
+    def receive(self) -> steps_pb2.StepResponse:
+        answer = super().receive()
+        self.log.append(f"receive {answer.header.step}")
+        return answer
+
+
+class Bench:
+    """A running engine."""
+
+    def __init__(self, host_blocks: int, failing: float) -> None:
+        self.log: list[str] = []
+        self.manager = LoggedManager(self.log)
+        self.progress: queue.SimpleQueue[list[Progress]] = queue.SimpleQueue()
+        self.failures: list[bool] = []
+        self.engine = Engine(
+            spec=attach_pb2.PoolSpec(
+                pool="p",
+                worker_id="w",
+                num_blocks=POOL.num_blocks,
+                block_size=POOL.block_size,
+                block_bytes=1024,
+                host_blocks=host_blocks,
+                model_fingerprint="m",
+                reuse_regime=common_pb2.REUSE_REGIME_ORDERED,
+            ),
+            limits=POOL,
+            runner=Device(POOL, self.log),  # type: ignore[arg-type]
+            manager=self.manager,
+            emit=self.progress.put,
+            on_ready=lambda ready, state: None,
+            on_failure=lambda: self.failures.append(True),
+            swaps=Swaps(failing),
+        )
+
+    def generate(self, *requests: Sequence) -> None:
+        """Run requests to their ends."""
+        for request in requests:
+            self.engine.submit(request)
+        left = len(requests)
+        while left:
+            left -= sum(one.ended is not None for one in self.progress.get(timeout=60))
+
+
+@contextlib.contextmanager
+def bench(host_blocks: int = 0, failing: float = 0.0) -> Iterator[Bench]:
+    made = Bench(host_blocks, failing)
+    made.engine.start()
+    try:
+        yield made
+    finally:
+        made.engine.stop()
+    assert made.failures == []
+
+
+def test_the_manager_works_while_the_device_does() -> None:
+    """Rule 7: the request for step k+1 is out before step k runs, and its answer is taken after it."""
+    with bench() as running:
+        running.generate(make_sequence([1, 2, 3, 4], max_tokens=10))
+    ran = [int(entry.split()[1]) for entry in running.log if entry.startswith("run")]
+    assert len(ran) == 10
+    for step in ran:
+        place = running.log.index(f"run {step}")
+        assert running.log[place - 1] == f"send {step + 1}"
+        assert running.log[place + 1] == f"receive {step + 1}"
+
+
+def test_who_cannot_be_loaded_is_recomputed() -> None:
+    """B56: a third of the loads fail; the texts are right, the failures are counted, and the engine goes on."""
+    requests = [make_sequence([i, i, i, i], max_tokens=16) for i in range(12)]
+    with bench(host_blocks=12, failing=0.3) as running:
+        running.generate(*requests)
+        statistics = running.engine.statistics
+        assert statistics.swap_failures > 0
+        assert statistics.swaps > 0
+        assert statistics.reattaches == statistics.swap_failures
+        running.generate(late := make_sequence([9, 9], max_tokens=4))
+    for request in [*requests, late]:
+        assert_as_if_alone(request)
+
+
+def test_a_host_tier_that_always_fails_is_given_up() -> None:
+    requests = [make_sequence([i, i, i, i], max_tokens=16) for i in range(8)]
+    with bench(host_blocks=12, failing=1.0) as running:
+        running.generate(*requests)
+        assert running.engine.statistics.swap_failures == SWAP_FAILURES
+    assert running.manager.host_blocks == [12] * SWAP_FAILURES + [0]
+    for request in requests:
+        assert_as_if_alone(request)
+
+
+def test_an_abort_is_heard_within_two_steps() -> None:
+    with bench() as running:
+        request = make_sequence([1, 2, 3], max_tokens=20)
+        running.engine.submit(request)
+        running.progress.get(timeout=60)
+        running.engine.abort(request)
+        asked = running.engine.step
+        while not any(one.ended is not None for one in running.progress.get(timeout=60)):
+            pass
+        running.generate(make_sequence([7, 7, 7], max_tokens=3))
+    # The step launched when the abort came, and the one asked for then; none of them after it was heard.
+    assert request.timeline.steps <= asked + 2
