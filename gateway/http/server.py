@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from gateway.http.app import application
+from gateway.http.patience import PatientProtocol
 from gateway.http.surface import Surface
 from service.channels import TlsFiles
 from service.serving import NOTICE_SECONDS
@@ -45,8 +46,8 @@ class HttpServer:
         tls = self._tls or TlsFiles()
         config = uvicorn.Config(
             application(self._surface),
-            # Its parser bounds the size of headers.
-            http="h11",
+            # h11 and not httptools, which is faster by 7 us per event: its headers have no bound.
+            http=PatientProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
