@@ -230,7 +230,8 @@ async def _in_thread(function: Callable[[], Result]) -> Result:
 
 
 def _load(settings: WorkerSettings, plan: MemoryPlan) -> tuple[LoadedModel, torch.Tensor]:
-    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    # A worker that was given some of the cores (taskset, a container's cpuset) leaves the others alone.
+    torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
     shown = -1.0
 
     def progress(done: int, total: int) -> None:
@@ -240,7 +241,8 @@ def _load(settings: WorkerSettings, plan: MemoryPlan) -> tuple[LoadedModel, torc
             shown = fraction
             logger.info("loading the model: %d %%", round(fraction * 100), extra={"progress": round(fraction, 3)})
 
-    loaded = load_model(settings.model, plan.dtype, plan.device, progress)
+    quantization = None if settings.weights == "auto" else settings.weights
+    loaded = load_model(settings.model, plan.dtype, plan.device, progress, quantization=quantization)
     try:
         pool = allocate_pool(plan.shape, plan.device)
     except (RuntimeError, MemoryError) as error:

@@ -34,6 +34,10 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
         Literal["auto", "float32", "bfloat16", "float16"],
         Field(description="type of weights and KV; auto: float32 on CPU, bfloat16 on CUDA"),
     ] = "auto"
+    weights: Annotated[
+        Literal["auto", "int8", "int4"],
+        Field(description="how matrices are stored; auto: in dtype; int8, int4: rounded when loaded, on CPU only"),
+    ] = "auto"
     device: Annotated[str, Field(description="auto, cpu, cuda or cuda:N")] = "auto"
     block_size: Annotated[int, Field(ge=1, le=256, description="tokens per KV block")] = 16
     num_blocks: Annotated[
@@ -66,7 +70,9 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
     max_sequences: Annotated[int, Field(ge=1, description="most sequences with KV blocks")] = 32
     max_queued: Annotated[int, Field(ge=1, description="most requests in the queue")] = 1024
     threads: Annotated[
-        PositiveInt | None, OptionalValue, Field(description="CPU threads of the model; absent: one per core")
+        PositiveInt | None,
+        OptionalValue,
+        Field(description="CPU threads of the model; absent: one per core it may use"),
     ] = None
     lease_patience: Annotated[
         float, Field(gt=0, description="seconds a broken stream to the manager is tried again")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from kernels import Quantization
 from model_worker.model.checkpoint import Checkpoint, SafetensorsCheckpoint, check_tensors
 from model_worker.model.config import ModelConfig
 from model_worker.model.decoder import DecoderModel
@@ -45,26 +46,34 @@ def load_model(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
     max_context: int | None = None,
+    quantization: Quantization | None = None,
 ) -> LoadedModel:
     """Loads `path`, a folder with config.json and safetensors, a GGUF file or a hub id, in one dtype onto one device.
 
     Up to `max_context` positions will be served, by default as many as the model was made for: some rotary embeddings
-    depend on it. Progress counts the bytes of the loaded model. Raises CheckpointError or UnsupportedModelError, whose
-    messages say what is wrong with the checkpoint or not supported in it.
+    depend on it. Progress counts the bytes of the loaded model. `quantization` rounds the matrices, the embedding and
+    output tables to eight bits at least. Raises CheckpointError or UnsupportedModelError, whose messages say what is
+    wrong with the checkpoint or not supported in it.
     """
     if dtype not in DTYPES.values():
         raise UnsupportedModelError(f"{dtype} is not supported; supported: {', '.join(DTYPES)}")
     target = torch.device(device)
+    if quantization is not None and (target.type != "cpu" or dtype == torch.float16):
+        raise UnsupportedModelError(f"{quantization} weights are supported on CPU beside float32 or bfloat16 KV only")
     place = local_model(path)
     with open_checkpoint(place) as checkpoint:
         if is_native(checkpoint.config()):
-            model: CausalLM = _native(checkpoint, dtype, target, progress, max_context)
+            model: CausalLM = _native(checkpoint, dtype, target, progress, max_context, quantization)
         else:
+            if quantization is not None:
+                raise UnsupportedModelError(f"{quantization} weights are supported for the native families only")
             # transformers takes seconds to import, and the native path needs none of it.
             from model_worker.model.general import load_general
 
             model = load_general(checkpoint, place, dtype, target, max_context)
-        return LoadedModel(model, model.config, dtype, target, _fingerprint(model.config, checkpoint, dtype))
+        return LoadedModel(
+            model, model.config, dtype, target, _fingerprint(model.config, checkpoint, dtype, quantization)
+        )
 
 
 def read_config(path: str | Path, max_context: int | None = None) -> ModelConfig:
@@ -84,6 +93,7 @@ def _native(
     device: torch.device,
     progress: Progress | None,
     max_context: int | None,
+    quantization: Quantization | None,
 ) -> DecoderModel:
     config = read_decoder_config(checkpoint.config(), checkpoint.generation_config(), max_context)
     shapes = tensor_shapes(config)
@@ -98,7 +108,7 @@ def _native(
             progress(done, total)
         return tensor
 
-    return DecoderModel(config, read, dtype, device)
+    return DecoderModel(config, read, dtype, device, quantization)
 
 
 def local_model(model: str | Path) -> Path:
@@ -124,11 +134,14 @@ def open_checkpoint(place: Path) -> Checkpoint:
     return GgufCheckpoint(place)
 
 
-def _fingerprint(config: ModelConfig, checkpoint: Checkpoint, kv_dtype: torch.dtype) -> str:
+def _fingerprint(
+    config: ModelConfig, checkpoint: Checkpoint, kv_dtype: torch.dtype, quantization: Quantization | None
+) -> str:
     digest = hashlib.sha256()
     # How far a worker goes does not change what it writes; where it does, the rotary embedding says so.
     described = json.dumps({**asdict(config), "max_context": None}, sort_keys=True).encode()
-    for part in (described, str(kv_dtype).encode(), *checkpoint.identity()):
+    rounded = [] if quantization is None else [quantization.encode()]
+    for part in (described, str(kv_dtype).encode(), *rounded, *checkpoint.identity()):
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()
