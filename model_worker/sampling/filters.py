@@ -25,7 +25,7 @@ from torch import Tensor
 
 from kernels import top_k
 from model_worker.sampling.params import SamplingParams
-from model_worker.sampling.rows import flat_indices, largest, row_sums, some
+from model_worker.sampling.rows import ascending, flat_indices, largest, row_sums, some
 
 # Floors rest on sums of float32; one a little too low only keeps a candidate more.
 _SLACK = 1e-4
@@ -179,7 +179,7 @@ def _first(values: Tensor, ordered: Tensor, count: Tensor) -> Tensor:
 def _typical(shares: Tensor, entropy: Tensor, typical_p: Tensor) -> Tensor:
     """What typical-p keeps (Meister et al., Locally Typical Sampling, 2022): a mask like ``shares``."""
     distance = (-torch.log(shares) - entropy).abs()
-    nearest, order = torch.sort(distance, dim=-1)
+    nearest, order = ascending(distance)
     before = torch.cumsum(shares.gather(1, order), dim=-1) < typical_p
     # The token that reaches typical_p stays, and those as near as it.
     last = before.sum(dim=-1, keepdim=True).clamp(max=shares.shape[-1] - 1)

@@ -39,6 +39,14 @@ def largest(values: Tensor, count: int) -> Tensor:
     return torch.from_numpy(np.sort(array, axis=-1)[:, ::-1].copy())
 
 
+def ascending(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row of ``[rows, width]`` sorted, and the columns in that order; that of equal values is open."""
+    if values.device.type != "cpu":
+        return torch.sort(values, dim=-1)
+    order = torch.from_numpy(np.argsort(values.numpy(), axis=-1))
+    return values.gather(1, order), order
+
+
 def some(values: Tensor, rows: Tensor) -> Tensor:
     """The rows of a mask, ``[rows]``; without a copy when these are all."""
     return values if bool(rows.all()) else values[rows]
