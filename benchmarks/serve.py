@@ -68,8 +68,9 @@ def main() -> None:
         race.warm_up()
         for number in range(options.pairs):
             race.round(number)
+        race.read_latencies()
         if not options.no_latencies:
-            race.time_tokens()
+            race.run_for_latencies()
     verdicts = [] if options.cut else results.verdicts(PAIRS)
     print(f"\n{processor()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {time.monotonic() - began:.0f} s")
     for name, version in results.versions.items():

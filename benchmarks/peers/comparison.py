@@ -25,9 +25,8 @@ class Ratio:
         return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Rate over rate, pair by pair; only as many as both have."""
-    ratios = [mine / other for mine, other in zip(ours, theirs, strict=False)]
+def summarize(ratios: Sequence[float]) -> Ratio:
+    """Of rate over rate, pair by pair."""
     dice = random.Random(0)
     medians = sorted(statistics.median(dice.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
     at = round(RESAMPLES * 0.025)

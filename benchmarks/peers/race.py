@@ -5,7 +5,7 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from comparison import Latencies, Ratio, Verdict, judge, latencies, ratio
+from comparison import Latencies, Ratio, Verdict, judge, latencies, summarize
 from engines import SIXTEEN_BIT_PEERS, EngineMissing, EngineProcess, Measured
 from workloads import Request, Workload, all_workloads
 
@@ -18,30 +18,36 @@ WARM_UP_TOKENS = 4
 
 @dataclass(slots=True)
 class Results:
-    """Every run by engine and workload, latencies, and what went wrong."""
+    """Every run by engine and workload, then by round; latencies; and what went wrong."""
 
     workloads: dict[str, Workload]
-    runs: dict[tuple[str, str], list[Measured]] = field(default_factory=lambda: defaultdict(list))
+    runs: dict[tuple[str, str], dict[int, Measured]] = field(default_factory=lambda: defaultdict(dict))
     latencies: dict[tuple[str, str], Latencies] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
-    def rates(self, engine: str, workload: str) -> list[float]:
+    def rates(self, engine: str, workload: str) -> dict[int, float]:
         """Tokens per second, by round."""
-        return [self.workloads[workload].tokens / run.seconds for run in self.runs[engine, workload]]
+        runs = self.runs[engine, workload]
+        return {number: self.workloads[workload].tokens / run.seconds for number, run in runs.items()}
 
     def cpu_seconds(self, engine: str, workload: str) -> float:
         """Median processor time of a run, 0 without one."""
-        return statistics.median([run.cpu_seconds for run in self.runs[engine, workload]] or [0.0])
+        return statistics.median([run.cpu_seconds for run in self.runs[engine, workload].values()] or [0.0])
+
+    def ratios(self, engine: str, workload: str) -> list[float]:
+        """Ours over an engine's, of the rounds that have both."""
+        ours, theirs = self.rates(OURS, workload), self.rates(engine, workload)
+        return [ours[number] / rate for number, rate in theirs.items() if number in ours]
 
     def ratio(self, engine: str, workload: str) -> Ratio | None:
-        """Ours over an engine's; None when one was not measured."""
-        ours, theirs = self.rates(OURS, workload), self.rates(engine, workload)
-        return ratio(ours, theirs) if ours and theirs else None
+        """The same in short; None without a pair."""
+        ratios = self.ratios(engine, workload)
+        return summarize(ratios) if ratios else None
 
     def fastest_peer(self, workload: str) -> str | None:
         """Of the 16-bit peers measured."""
-        rates = {peer: self.rates(peer, workload) for peer in SIXTEEN_BIT_PEERS}
+        rates = {peer: list(self.rates(peer, workload).values()) for peer in SIXTEEN_BIT_PEERS}
         medians = {peer: statistics.median(found) for peer, found in rates.items() if found}
         return max(medians, key=lambda peer: medians[peer]) if medians else None
 
@@ -49,8 +55,7 @@ class Results:
         """Whether another run of a peer would tell nothing new."""
         if engine.startswith(OURS) or engine == self.fastest_peer(workload):
             return False
-        ours, theirs = self.rates(OURS, workload), self.rates(engine, workload)
-        ratios = [mine / other for mine, other in zip(ours, theirs, strict=False)]
+        ratios = self.ratios(engine, workload)
         return any(len(ratios) >= rounds and min(ratios) >= times for times, rounds in FAR)
 
     def verdicts(self, pairs: int) -> list[Verdict]:
@@ -91,21 +96,25 @@ class Race:
                 if not self._results.settled(name, workload.name):
                     measured = self._measure(name, workload, workload.requests)
                     if measured:
-                        self._results.runs[name, workload.name].append(measured)
+                        self._results.runs[name, workload.name][number] = measured
 
-    def time_tokens(self) -> None:
-        """Latencies: of the last run where it tells them, else of one more run that is not counted as a rate.
+    def read_latencies(self) -> None:
+        """Of the last run of each engine that tells them."""
+        for key, runs in self._results.runs.items():
+            last = runs[max(runs)] if runs else None
+            if last and last.arrivals:
+                self._results.latencies[key] = latencies(last.arrivals)
 
-        None of a peer whose rate is settled: that run would be the longest of all.
-        """
+    def run_for_latencies(self) -> None:
+        """One more run, not counted as a rate, of each engine that told none and whose rate is not settled."""
         for workload in self._results.workloads.values():
             for name in list(self._engines):
-                runs = self._results.runs[name, workload.name]
-                measured = runs[-1] if runs and runs[-1].arrivals else None
-                if measured is None and not self._results.settled(name, workload.name):
+                if (name, workload.name) not in self._results.latencies and not self._results.settled(
+                    name, workload.name
+                ):
                     measured = self._measure(name, workload, workload.requests, latencies=True)
-                if measured and measured.arrivals:
-                    self._results.latencies[name, workload.name] = latencies(measured.arrivals)
+                    if measured and measured.arrivals:
+                        self._results.latencies[name, workload.name] = latencies(measured.arrivals)
 
     def _measure(
         self, name: str, workload: Workload, requests: list[Request], latencies: bool = False

@@ -26,16 +26,17 @@ def print_table(results: Results, engines: list[str]) -> None:
 
 
 def _row(results: Results, name: str, workload: str) -> str:
-    runs = results.runs[name, workload]
+    runs = results.runs[name, workload].values()
     if not runs:
         return f"not measured: {results.missing.get(name, '')}"
     found = results.ratio(name, workload) if name != OURS else None
     told = results.latencies.get((name, workload))
     cpu, ours = results.cpu_seconds(name, workload), results.cpu_seconds(OURS, workload)
     times = [told.first_p50, told.first_p99, told.gap_p50, told.gap_p99] if told else [None] * 4
+    rate = statistics.median(results.rates(name, workload).values())
     columns = ["-" if one is None else f"{one * 1000:.0f}" for one in times]
     return (
-        f"{statistics.median(results.rates(name, workload)):9.1f}{len(runs):5}  {str(found) if found else '':20}"
+        f"{rate:9.1f}{len(runs):5}  {str(found) if found else '':20}"
         + "".join(f"{column:>{width}}" for column, width in zip(columns, (9, 8, 9, 8), strict=True))
         + f"{cpu:8.1f}{f'{cpu / ours:.2f}' if name != OURS and ours else '':>8}"
         + f"{statistics.median(run.foreign for run in runs):8.0%}"
@@ -43,7 +44,7 @@ def _row(results: Results, name: str, workload: str) -> str:
 
 
 def as_json(results: Results, verdicts: list[Verdict]) -> dict[str, Any]:
-    """Everything measured; arrivals are left out, they are long."""
+    """Everything measured, runs by round; arrivals are left out, they are long."""
     rows = []
     for (engine, workload), runs in results.runs.items():
         found, told = results.ratio(engine, workload), results.latencies.get((engine, workload))
@@ -52,8 +53,8 @@ def as_json(results: Results, verdicts: list[Verdict]) -> dict[str, Any]:
                 "engine": engine,
                 "workload": workload,
                 "tokens_per_second": results.rates(engine, workload),
-                "cpu_seconds": [run.cpu_seconds for run in runs],
-                "foreign": [run.foreign for run in runs],
+                "cpu_seconds": {number: run.cpu_seconds for number, run in runs.items()},
+                "foreign": {number: run.foreign for number, run in runs.items()},
                 "octavo_over_it": asdict(found) if found else None,
                 "latencies": asdict(told) if told else None,
             }

@@ -83,7 +83,10 @@ make_llama_cpp() {
         tar xzf "$sources.tar.gz"
     }
     sources=$sources/vendor/llama.cpp
-    low transformers/bin/python "$sources/convert_hf_to_gguf.py" "$model" --outtype bf16 --outfile model-bf16.gguf
+    [ -f model-bf16.gguf ] || {
+        low transformers/bin/python "$sources/convert_hf_to_gguf.py" "$model" --outtype bf16 --outfile new.gguf
+        mv new.gguf model-bf16.gguf
+    }
     low cmake -S "$sources" -B "$built" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
         -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_APP=OFF \
         -DLLAMA_OPENSSL=OFF

@@ -40,16 +40,13 @@ def test_the_workloads_are_the_ones_that_were_agreed() -> None:
     assert digest == "42a1ebc6b617a84d3f7132c357fffdf86790f74122f4f65c585e46b7a6250f1f"
 
 
-def test_a_ratio_is_taken_pair_by_pair() -> None:
-    from comparison import geometric_mean, ratio
+def test_a_ratio_comes_with_its_interval() -> None:
+    from comparison import geometric_mean, summarize
 
-    # A machine that slows down threefold between rounds changes both sides of a pair.
-    found = ratio([200, 100, 67], [100, 50, 33.5])
-    assert (found.median, found.low, found.high, found.pairs) == (2.0, 2.0, 2.0, 3)
-    # A peer that stopped after two rounds is compared over two.
-    assert ratio([10, 30, 99], [10, 10]).pairs == 2
-    # Ten pairs of which one is 0.5: the median is 1.2, and the interval says that it may be chance no more than 1.1.
-    noisy = ratio([1.2, 1.1, 1.3, 1.2, 0.5, 1.1, 1.2, 1.3, 1.2, 1.3], [1.0] * 10)
+    steady = summarize([2.0, 2.0, 2.0])
+    assert (steady.median, steady.low, steady.high, steady.pairs) == (2.0, 2.0, 2.0, 3)
+    # Ten pairs of which one is 0.5: the median is 1.2, and by chance it may have been 1.1 or 1.3.
+    noisy = summarize([1.2, 1.1, 1.3, 1.2, 0.5, 1.1, 1.2, 1.3, 1.2, 1.3])
     assert noisy.median == pytest.approx(1.2)
     assert 1.1 <= noisy.low < 1.2 < noisy.high <= 1.3
     assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
@@ -98,18 +95,35 @@ def measured(seconds: float) -> Any:
     return Measured(seconds, tokens=[128], arrivals=None, cpu_seconds=seconds, foreign=0.0)
 
 
+def rounds(*seconds: float) -> dict[int, Any]:
+    return {number: measured(taken) for number, taken in enumerate(seconds)}
+
+
+def test_ratios_are_of_the_same_round() -> None:
+    from race import Results
+    from workloads import all_workloads
+
+    results = Results({"W1": all_workloads()["W1"]})
+    # The machine slows down threefold in round 1; the peer was left out of round 2.
+    results.runs["octavo", "W1"] = rounds(1.0, 3.0, 1.0, 1.0)
+    results.runs["vllm", "W1"] = {0: measured(2.0), 1: measured(6.0), 3: measured(2.5)}
+    assert results.ratios("vllm", "W1") == pytest.approx([2.0, 2.0, 2.5])
+    assert results.rates("vllm", "W1")[3] == pytest.approx(128 / 2.5)
+    assert results.ratio("openvino", "W1") is None
+
+
 def test_only_a_peer_beaten_by_far_is_settled_and_never_the_fastest() -> None:
     from race import Results
     from workloads import all_workloads
 
     results = Results({"W1": all_workloads()["W1"]})
-    results.runs["octavo", "W1"] = [measured(1.0)] * 3
-    results.runs["openvino", "W1"] = [measured(2.5)] * 3  # 2.5 times in three rounds, but the fastest peer
-    results.runs["vllm", "W1"] = [measured(2.6)] * 3  # settled by three rounds
-    results.runs["llama.cpp", "W1"] = [measured(2.6)] * 2
-    results.runs["transformers", "W1"] = [measured(4.5)]  # settled by one
-    results.runs["transformers-continuous", "W1"] = [measured(2.6), measured(1.9), measured(2.6)]
-    results.runs["octavo-engine", "W1"] = [measured(9.0)] * 3  # ours, in another form: its ratio is wanted in full
+    results.runs["octavo", "W1"] = rounds(*[1.0] * 3)
+    results.runs["openvino", "W1"] = rounds(*[2.5] * 3)  # 2.5 times in three rounds, but the fastest peer
+    results.runs["vllm", "W1"] = rounds(*[2.6] * 3)  # settled by three rounds
+    results.runs["llama.cpp", "W1"] = rounds(2.6, 2.6)
+    results.runs["transformers", "W1"] = rounds(4.5)  # settled by one
+    results.runs["transformers-continuous", "W1"] = rounds(2.6, 1.9, 2.6)
+    results.runs["octavo-engine", "W1"] = rounds(*[9.0] * 3)  # ours, in another form: its ratio is wanted in full
     found = {engine: results.settled(engine, "W1") for engine, _ in list(results.runs)}
     assert [engine for engine, settled in found.items() if settled] == ["vllm", "transformers"]
     assert results.fastest_peer("W1") == "openvino"
