@@ -133,6 +133,10 @@ def test_seeded_samples_repeat_alone_in_a_batch_and_resumed(worker: worker_pb2_g
     assert beside == alone
     begun = worker_pb2.Resume(seed=7, samples=[worker_pb2.ResumedSample(token_ids=alone[:8])])
     assert tokens(generate(worker, PROMPT, sampling={**sampling, "seed": 99}, resume=begun)) == alone[8:]
+    together = [generate(worker, PROMPT, 8, sampling={"temperature": 1.0, "seed": 7}, n=4) for _ in range(2)]
+    first, second = ([tokens(responses, index) for index in range(4)] for responses in together)
+    assert first == second
+    assert len(set(map(tuple, first))) == 4
     unseeded = {tuple(tokens(generate(worker, PROMPT, 8))) for _ in range(3)}
     assert len(unseeded) > 1
 
