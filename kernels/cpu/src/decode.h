@@ -8,6 +8,7 @@
 
 // Loops that need every register: inlined, they would share them with what is around.
 #define OUTLINE static __attribute__((noinline))
+#define ALWAYS __attribute__((always_inline))
 
 namespace OCTAVO_ISA {
 
@@ -55,11 +56,11 @@ OUTLINE void score_keys(const float* query, int64_t dim, const K* const* keys, f
   const int64_t pairs = dim / (2 * LANES) * (2 * LANES);
   // A loop for either half: together they would need more registers than there are.
   for (int64_t d = 0; d < pairs; d += 2 * LANES)
-    score_column<K, N>(query + d, dim, rows, sums, [=](const K* key) { return load_half<0>(key + d); });
+    score_column<K, N>(query + d, dim, rows, sums, [=](const K* key) ALWAYS { return load_half<0>(key + d); });
   for (int64_t d = 0; d < pairs; d += 2 * LANES)
-    score_column<K, N>(query + d + LANES, dim, rows, sums, [=](const K* key) { return load_half<1>(key + d); });
+    score_column<K, N>(query + d + LANES, dim, rows, sums, [=](const K* key) ALWAYS { return load_half<1>(key + d); });
   if (pairs < dim)
-    score_column<K, N>(query + pairs, dim, rows, sums, [=](const K* key) { return load(key + pairs); });
+    score_column<K, N>(query + pairs, dim, rows, sums, [=](const K* key) ALWAYS { return load(key + pairs); });
 #pragma GCC unroll 4
   for (int h = 0; h < N; ++h) {
     F4 four = sum4(sums[h][0], sums[h][1], sums[h][2], sums[h][3]);
