@@ -75,11 +75,12 @@ def read_decoder_config(
         raise CheckpointError(f"{num_heads} attention heads cannot share {num_kv_heads} KV heads evenly")
     head_dim = read_size(raw, "head_dim", default=hidden_size // num_heads)
     num_layers, made_for = read_size(raw, "num_hidden_layers"), read_size(raw, "max_position_embeddings")
-    windows = layer_windows(family, raw, num_layers)
+    # A window of the whole context, as Phi-3.5 has, is none.
+    windows = tuple(
+        None if window is None or window >= made_for else window for window in layer_windows(family, raw, num_layers)
+    )
     biased = bool(raw.get("attention_bias", False))
-    contexts = Contexts(made_for, max_context or made_for)
-    ropes = _ropes(family, raw, contexts, head_dim)
-    served = min(contexts.served, longest_context(ropes[0], made_for))
+    ropes = _ropes(family, raw, Contexts(made_for, max_context or made_for), head_dim)
     return DecoderConfig(
         architecture=architecture,
         num_layers=num_layers,
@@ -87,7 +88,7 @@ def read_decoder_config(
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         vocab_size=read_size(raw, "vocab_size"),
-        max_context=served,
+        max_context=_served(ropes[0], made_for, max_context),
         window=common_window(windows),
         bos_token_id=next(iter(read_ids(raw, generation, "bos_token_id")), None),
         eos_token_ids=read_ids(raw, generation, "eos_token_id"),
@@ -109,9 +110,20 @@ def read_decoder_config(
     )
 
 
-def longest_context(rope: RopeConfig, made_for: int) -> int:
-    """Positions that can be served: a dynamic rotary embedding stretches to more than the model was made for."""
-    return int(rope.factor * made_for) if rope.rope_type == "dynamic" else made_for
+def _served(rope: RopeConfig, made_for: int, wanted: int | None) -> int:
+    """The positions that are served.
+
+    yarn reaches `factor` times its original context, whatever max_position_embeddings says. dynamic reaches as far, but
+    turns other than the model was trained to, so only when it is asked to.
+    """
+    match rope.rope_type:
+        case "yarn":
+            longest = max(made_for, int(rope.factor * rope.original_max_context))
+            return min(wanted or longest, longest)
+        case "dynamic":
+            return min(wanted or made_for, int(rope.factor * made_for))
+        case _:
+            return min(wanted or made_for, made_for)
 
 
 def _ropes(family: Family, raw: Mapping[str, Any], contexts: Contexts, head_dim: int) -> tuple[RopeConfig, ...]:

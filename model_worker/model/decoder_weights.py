@@ -125,11 +125,8 @@ class _Reader:
         return self.stacked(matrix.biases()) if matrix.bias else None
 
     def norm(self, name: str) -> torch.Tensor:
-        weight = self.tensor(name)
-        if self.config.family.offset_norms:
-            weight = weight.float() + 1.0
-        rounded = weight.to(device=self.device, dtype=self.dtype)
-        return rounded.to(self.activations).contiguous()
+        weight = self.tensor(name).to(device=self.device, dtype=self.dtype).to(self.activations)
+        return weight + 1.0 if self.config.family.offset_norms else weight.contiguous()
 
     def optional_norm(self, name: str | None) -> torch.Tensor | None:
         return None if name is None else self.norm(name)

@@ -80,6 +80,8 @@ def load_general(
     from the pool, CheckpointError when weights are missing.
     """
     config, hf_config = _configured(checkpoint, folder, max_context)
+    hf_logging: Any = transformers.utils.logging
+    hf_logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=hf_config, dtype=dtype, local_files_only=True, output_loading_info=True

@@ -170,6 +170,10 @@ def test_windows_are_told_to_the_manager_only_when_all_layers_have_one(reference
     assert windows == {**dict.fromkeys(NATIVE), "mistral": 11, "phi3": 30}
 
 
+def test_a_window_of_the_whole_context_is_none(tmp_path: Path) -> None:
+    assert read_config(tiny_checkpoint("phi3", tmp_path, sliding_window=256)).window is None
+
+
 @pytest.mark.parametrize("family", NATIVE)
 def test_half_precision_stays_near_fp32(family: str, reference: Any, paged_run: Any) -> None:
     """bf16 has 8 bits of significand: the mean difference stays under a tenth of the logits' spread. Experts are left

@@ -9,7 +9,7 @@ import transformers
 from tiny_checkpoints import tiny_checkpoint
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from model_worker.model import CheckpointError, load_model
+from model_worker.model import CheckpointError, load_model, read_config
 from model_worker.model.rope import inverse_frequencies
 from model_worker.model.rope_config import Contexts, read_rope
 
@@ -123,6 +123,13 @@ def test_a_dynamic_embedding_stretches_by_its_factor(tmp_path: Path) -> None:
     folder = tiny_checkpoint("llama", tmp_path, rope_parameters={"rope_theta": 1e4, **SCALINGS["dynamic"]})
     assert load_model(folder).config.max_context == 256
     assert load_model(folder, max_context=10_000).config.max_context == 512
+
+
+def test_yarn_reaches_its_factor_times_the_original_context(tmp_path: Path) -> None:
+    """Qwen's configurations leave max_position_embeddings at the original 64: 4 times that are served."""
+    rope = {"rope_theta": 1e4, **SCALINGS["yarn"]}
+    folder = tiny_checkpoint("llama", tmp_path, max_position_embeddings=ORIGINAL, rope_parameters=rope)
+    assert [read_config(folder, served).max_context for served in (None, 100, 300)] == [256, 100, 256]
 
 
 @pytest.mark.parametrize(
