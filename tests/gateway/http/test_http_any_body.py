@@ -79,7 +79,7 @@ def run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
 
 
 @pytest.mark.parametrize("call", [Call.GENERATE, Call.CHAT])
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=BODIES)
 @example(body={"prompt": [1, 2**70], "messages": [{"role": "user", "content": "a"}]})
 @example(body={"logit_bias": {"²": 1}})
