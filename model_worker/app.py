@@ -18,7 +18,7 @@ from model_worker.engine.engine import Engine
 from model_worker.engine.host_tier import HostTier, NoHostTier, StreamedHostTier, Swaps
 from model_worker.engine.manager_client import GrpcManagerClient, ManagerClient
 from model_worker.engine.runner import ModelRunner
-from model_worker.memory import GIB, MemoryPlan, StartError, plan_memory
+from model_worker.memory import MemoryPlan, StartError, describe, plan_memory
 from model_worker.metrics import serve_metrics
 from model_worker.model.errors import ModelLoadError
 from model_worker.model.loader import LoadedModel, load_model
@@ -53,6 +53,7 @@ def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
     try:
         _refuse_foreign_kernels()
         plan = plan_memory(settings)
+        logger.info("%s", describe(plan))
         backend(plan.device.type)  # one that was forced and cannot run is refused before the model is loaded
         client = manager or GrpcManagerClient(settings.manager, settings.manager_tls, settings.lease_patience)
         return asyncio.run(_serve(settings, plan, client))
@@ -250,13 +251,6 @@ def _load(settings: WorkerSettings, plan: MemoryPlan) -> tuple[LoadedModel, torc
             f"no memory for {plan.shape.pool_bytes} bytes of KV blocks, lower --num-blocks or --kv-memory-gib: "
             f"{str(error).splitlines()[0]}"
         ) from error
-    logger.info(
-        "pool: %d blocks of %d tokens, %d bytes each, %.2f GiB",
-        plan.shape.num_blocks,
-        plan.shape.block_size,
-        plan.shape.block_bytes,
-        plan.shape.pool_bytes / GIB,
-    )
     return loaded, pool
 
 
@@ -270,7 +264,6 @@ def _host_tier(plan: MemoryPlan, pool: torch.Tensor) -> Swaps:
     except (RuntimeError, MemoryError, OSError) as error:
         size = plan.host_blocks * plan.shape.block_bytes
         raise StartError(f"no memory for {size} bytes of host blocks, lower --host-memory-mib: {error}") from error
-    logger.info("host tier: %d blocks, %.2f GiB", plan.host_blocks, host.nbytes / GIB)
     return StreamedHostTier(pool, host) if on_gpu else HostTier(pool, host)
 
 

@@ -2,16 +2,25 @@
 
 import os
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
 from kernels import PoolShape
 from model_worker.model.config import ModelConfig
-from model_worker.model.loader import DTYPES, read_config
+from model_worker.model.loader import DTYPES, local_model, open_checkpoint, read_config
 from model_worker.settings import WorkerSettings
 
 MIB = 1024**2
 GIB = 1024**3
+
+
+# Of a GPU's free memory; the rest is the allocator's, the driver's and the kernels' own.
+GPU_SHARE = 0.92
+# Hidden states, projections, gate and up of a layer, in widths of the model, alive at once for every token of a step.
+WIDTHS_PER_TOKEN = 16
+# Logits, and what the sampler makes of them, in float32 per row.
+LOGITS_PER_ROW = 3
 
 
 class StartError(Exception):
@@ -23,16 +32,61 @@ class MemoryPlan:
     """What is loaded where, decided before anything is.
 
     Attributes:
+        needs: what the device holds beside the pool.
         host_blocks: blocks of the host tier; 0 for none.
     """
 
     config: ModelConfig
     shape: PoolShape
+    needs: "Needs"
     host_blocks: int
     device: torch.device
     dtype: torch.dtype
     dtype_name: str
     max_context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes on the device beside the KV pool.
+
+    Attributes:
+        weights: all tensors in the type they are loaded in; quantised ones take less.
+        activations: an estimate for a full step.
+    """
+
+    weights: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.activations
+
+    @classmethod
+    def of(cls, settings: WorkerSettings, config: ModelConfig, dtype: torch.dtype) -> "Needs":
+        with open_checkpoint(local_model(settings.model)) as checkpoint:
+            weights = sum(map(prod, checkpoint.shapes().values())) * dtype.itemsize
+        width = config.num_heads * config.head_dim
+        hidden = settings.max_batch_tokens * width * WIDTHS_PER_TOKEN * dtype.itemsize
+        logits = settings.max_sequences * config.vocab_size * LOGITS_PER_ROW * torch.float32.itemsize
+        return cls(weights, hidden + logits)
+
+
+def kv_bytes_of_gpu(free: int, needs: Needs) -> int:
+    """Bytes for KV blocks on a GPU with ``free`` bytes before the model is loaded; not positive when there are none."""
+    return int(free * GPU_SHARE) - needs.total
+
+
+def describe(plan: MemoryPlan) -> str:
+    """The sum of a plan, and what to change, in one line."""
+    parts = {"weights": plan.needs.weights, "activations": plan.needs.activations, "KV": plan.shape.pool_bytes}
+    told = " + ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
+    host = plan.host_blocks * plan.shape.block_bytes / GIB
+    return (
+        f"memory: {told} = {sum(parts.values()) / GIB:.2f} GiB on {plan.device}, host tier {host:.2f} GiB; "
+        f"{plan.shape.num_blocks} KV blocks (--num-blocks, --kv-memory-gib), {plan.host_blocks} host blocks "
+        "(--host-blocks, --host-memory-mib)"
+    )
 
 
 def plan_memory(settings: WorkerSettings) -> MemoryPlan:
@@ -55,11 +109,12 @@ def plan_memory(settings: WorkerSettings) -> MemoryPlan:
         )
 
     block_bytes = shape(1).block_bytes
+    needs = Needs.of(settings, config, dtype)
     if settings.num_blocks is not None:
         num_blocks = settings.num_blocks
         available = f"--num-blocks {num_blocks}"
     else:
-        memory = int(settings.kv_memory_gib * GIB) if settings.kv_memory_gib else _free_memory(device)
+        memory = int(settings.kv_memory_gib * GIB) if settings.kv_memory_gib else _kv_memory(device, needs)
         num_blocks = memory // block_bytes - 1  # the null block takes one
         available = f"{memory} bytes (--kv-memory-gib)"
     if num_blocks < 1:
@@ -68,10 +123,10 @@ def plan_memory(settings: WorkerSettings) -> MemoryPlan:
             f"{settings.block_size} tokens, available {available}"
         )
     machine = _total_memory(device)
-    if (num_blocks + 1) * block_bytes > machine:
+    if (num_blocks + 1) * block_bytes + needs.total > machine:
         raise StartError(
-            f"{num_blocks} KV blocks need {(num_blocks + 1) * block_bytes} bytes, {device} has {machine}: "
-            "lower --num-blocks or --kv-memory-gib"
+            f"{num_blocks} KV blocks need {(num_blocks + 1) * block_bytes} bytes, {device} has {machine}, of which "
+            f"weights take {needs.weights} and activations {needs.activations}: lower --num-blocks or --kv-memory-gib"
         )
     host_blocks = settings.host_blocks
     if host_blocks is None:
@@ -89,7 +144,7 @@ def plan_memory(settings: WorkerSettings) -> MemoryPlan:
     max_context = min(settings.max_context or config.max_context, config.max_context, num_blocks * settings.block_size)
     if max_context < 2:
         raise StartError(f"a context of {max_context} token has no room for a prompt and an answer: raise --num-blocks")
-    return MemoryPlan(config, shape(num_blocks), host_blocks, device, dtype, name, max_context)
+    return MemoryPlan(config, shape(num_blocks), needs, host_blocks, device, dtype, name, max_context)
 
 
 def _device(wanted: str) -> torch.device:
@@ -104,10 +159,10 @@ def _device(wanted: str) -> torch.device:
     return device
 
 
-def _free_memory(device: torch.device) -> int:
+def _kv_memory(device: torch.device, needs: Needs) -> int:
     """Bytes for KV blocks when nobody said how many."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * 0.85)
+        return kv_bytes_of_gpu(torch.cuda.mem_get_info(device)[0], needs)
     return GIB
 
 

@@ -46,7 +46,7 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
     kv_memory_gib: Annotated[
         PositiveFloat | None,
         OptionalValue,
-        Field(description="memory for KV blocks; absent: 1 on CPU, 85 % of what is free on CUDA"),
+        Field(description="memory for KV blocks; absent: 1 on CPU, on CUDA what the model leaves of 92 % of what is free"),
     ] = None
     host_blocks: Annotated[
         NaturalInt | None,

@@ -59,3 +59,12 @@ def test_a_wrong_flag_is_named(
         settings.load(arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_no_helper_process_is_ever_forked() -> None:
+    """B48: a fork behind gRPC's back hangs. Threads do what helpers would; the services are started, never forked."""
+    folder = Path(settings.__file__).parent
+    sources = {path: path.read_text() for path in folder.rglob("*.py")}
+    assert len(sources) > 30
+    forking = ("multiprocessing", "os.fork", "ProcessPoolExecutor", "subprocess")
+    assert [(path.name, word) for path, text in sources.items() for word in forking if word in text] == []
