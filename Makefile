@@ -4,6 +4,8 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints/dev.txt
 MODEL ?= models/smollm2
 SERVE ?=
+# Test files that run side by side: half of the tests wait for processes, the other half for a core.
+PROCESSES ?= 2
 BUF ?= npx --yes @bufbuild/buf@1.75.0
 BASELINE := protos/released/v1.binpb
 
@@ -49,13 +51,13 @@ lint: $(INSTALLED) # ruff, types, who may import whom
 
 check: lint ## quick checks: lint, types, imports, unit and property tests
 	# A tenth of the manager's random lives; `make test` runs them all.
-	OCTAVO_KV_WORLDS=8 $(BIN)/pytest -q -m 'unit or property'
+	OCTAVO_KV_WORLDS=8 $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile -m 'unit or property'
 
 test: lint $(FETCHED) ## everything but long runs, GPU and containers
 	# Triton reads TRITON_INTERPRET when it is imported, so its interpreter and its compiler have a process each.
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -m interpret tests/kernels/interpret
 	$(BIN)/pytest -q -m aot tests/kernels/aot
-	$(BIN)/pytest -m 'not soak and not gpu and not compose and not interpret and not aot'
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m 'not soak and not gpu and not compose and not interpret and not aot'
 
 soak: $(INSTALLED) $(FETCHED) ## long runs
 	$(BIN)/pytest -m soak
