@@ -31,7 +31,7 @@ def load() -> tuple[str, str, Run]:
             raise SystemExit(f"llama-driver ended with status {driver.wait()}")
         return line
 
-    features = read().strip()
+    features = read().replace(" = 1 |", "").strip()
 
     def run(requests: list[Request], latencies: bool) -> Outcome:
         rows = [" ".join(map(str, (one.output, len(one.prompt), *one.prompt))) for one in requests]

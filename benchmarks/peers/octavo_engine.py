@@ -12,6 +12,7 @@ import sys
 from importlib.metadata import version
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in model_worker
+os.environ.setdefault("OCTAVO_KERNELS", "cpu")  # as in octavo_services
 
 from line_protocol import Outcome, Run, Stopwatch, answer_runs
 from workloads import Request

@@ -7,6 +7,7 @@ With --in-process the KV manager is an object inside the worker instead of a pro
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ RESET_PATIENCE_SECONDS = 10.0
 
 
 def load() -> tuple[str, str, Run]:
+    os.environ.setdefault("OCTAVO_KERNELS", "cpu")  # a worker without them refuses to start instead of being slow
     model, *flags = sys.argv[1:]
     if "--dtype" not in flags:
         flags += ["--dtype", "bfloat16"]
