@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+import grpc.aio
 import torch
+from smg_grpc_proto.generated import vllm_engine_pb2_grpc
 
 from kernels import BackendError, allocate_host_pool, allocate_pool, backend
 from model_worker.engine.batch import Limits
@@ -28,6 +30,8 @@ from model_worker.servicer import Worker, WorkerServicer
 from model_worker.settings import WorkerSettings
 from model_worker.streams import StreamTable
 from model_worker.tokenizer_files import tokenizer_files
+from model_worker.vllm_face.prefix_cache import PrefixCache
+from model_worker.vllm_face.servicer import VllmEngineServicer
 from octavo.kv.v1 import attach_pb2, common_pb2
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from service import logs
@@ -36,7 +40,7 @@ from service.serving import Server, until_signal
 
 logger = logging.getLogger(__name__)
 
-SERVICE = "octavo.worker.v1.WorkerService"
+SERVICES = ("octavo.worker.v1.WorkerService", "vllm.grpc.engine.VllmEngine")
 LOOK_SECONDS = 0.5
 SILENT_SECONDS = 3.0
 
@@ -78,11 +82,15 @@ async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClie
     """The port is open from the first moment, not ready; readiness follows the model and the manager."""
     loop = asyncio.get_running_loop()
     worker = Worker(secrets.token_hex(8), settings.max_queued, StreamTable(loop), state="loading the model")
-    server = Server(
-        [SERVICE],
-        lambda grpc_server: worker_pb2_grpc.add_WorkerServiceServicer_to_server(WorkerServicer(worker), grpc_server),
-        settings.server_tls,
-    )
+    remote = settings.manager if isinstance(client, GrpcManagerClient) else None
+    cache = PrefixCache(remote, settings.manager_tls)
+
+    def register(grpc_server: grpc.aio.Server) -> None:
+        worker_pb2_grpc.add_WorkerServiceServicer_to_server(WorkerServicer(worker), grpc_server)
+        second = VllmEngineServicer(worker, cache)
+        vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(second, grpc_server)
+
+    server = Server(SERVICES, register, settings.server_tls)
     address = await server.start(settings.listen)
     stopping = asyncio.create_task(until_signal())
     readiness = Readiness(worker, server, address)
@@ -102,6 +110,7 @@ async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClie
     finally:
         starting.cancel()
         stopping.cancel()
+    await cache.close()  # whoever follows its events would hold the drain up to its last second
     await server.stop(0 if failed else settings.grace_seconds)
     if worker.engine is None:
         client.close()

@@ -58,7 +58,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def Generate(
         self, request: worker_pb2.GenerateRequest, context: Any
-    ) -> AsyncIterator[worker_pb2.GenerateResponse]:
+    ) -> AsyncGenerator[worker_pb2.GenerateResponse, None]:
         worker = self._worker
         if not worker.ready or worker.draining or worker.engine is None or worker.reader is None:
             state = "draining" if worker.draining else worker.state

@@ -1,0 +1,92 @@
+"""The prefix cache of the worker's pool, which the KV manager keeps: asked by gRPC, as any other client asks it."""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc
+import grpc.aio
+from smg_grpc_proto.generated import common_pb2
+
+from model_worker.vllm_face.kv_events import CacheEvents, root_digest
+from octavo.kv.v1 import kv_manager_pb2, kv_manager_pb2_grpc, watch_pb2
+from octavo.worker.v1 import worker_pb2
+from service.channels import TlsFiles, open_aio_channel
+from service.errors import ServiceError, invalid_argument
+
+RETRY_SECONDS = 0.1
+ANSWER_SECONDS = 30.0
+
+
+class PrefixCache:
+    """Watches and resets the cache of one pool. Belongs to the event loop.
+
+    Args:
+        address: the manager's ``host:port``; None when it runs inside this process, out of reach of calls.
+        tls: the way to it.
+    """
+
+    def __init__(self, address: str | None, tls: TlsFiles | None = None) -> None:
+        self._channel = None if address is None else open_aio_channel(address, tls)
+
+    async def flush(self, pool: str, timeout_seconds: float) -> Any:
+        """``FlushCacheResponse``: forget every cached prefix.
+
+        Args:
+            timeout_seconds: how long to wait for the pool to be idle; 0 asks once.
+
+        Raises:
+            ServiceError: the timeout is no time, or the manager cannot be asked.
+        """
+        if not (math.isfinite(timeout_seconds) and timeout_seconds >= 0):
+            raise invalid_argument("timeout_s", f"{timeout_seconds}, must be a finite number of at least 0")
+        manager = self._manager()
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        while True:
+            try:
+                request = kv_manager_pb2.ResetPrefixCacheRequest(pool=pool)
+                done = await manager.ResetPrefixCache(request, timeout=ANSWER_SECONDS)
+                return common_pb2.FlushCacheResponse(success=True, message=f"{done.cleared_blocks} blocks forgotten")
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
+                    raise _unavailable(error) from error
+                if asyncio.get_running_loop().time() >= deadline:
+                    return common_pb2.FlushCacheResponse(success=False, message=error.details() or "in use")
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def events(self, model: worker_pb2.GetModelResponse) -> AsyncGenerator[Any, None]:
+        """``KvEventBatch`` messages from now on, of the model's pool. Ends only by an error, or when it is closed.
+
+        Raises:
+            ServiceError: the manager cannot be asked any more, or tells no token ids.
+        """
+        cache = CacheEvents(root_digest(model.model_fingerprint), model.block_size)
+        request = watch_pb2.WatchRequest(pool=model.pool, include_token_ids=True)
+        call = self._manager().Watch(request)
+        try:
+            async for response in call:
+                if (batch := cache.batch(response)) is not None:
+                    yield batch
+        except grpc.aio.AioRpcError as error:
+            raise _unavailable(error) from error
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        if self._channel is not None:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await self._channel.close()
+
+    def _manager(self) -> Any:
+        if self._channel is None:
+            message = "the KV manager runs inside this process and takes no calls about its cache"
+            raise ServiceError(grpc.StatusCode.UNIMPLEMENTED, message, reason="MANAGER_IN_PROCESS")
+        return kv_manager_pb2_grpc.KvManagerServiceStub(self._channel)
+
+
+def _unavailable(error: grpc.aio.AioRpcError) -> ServiceError:
+    message = f"the KV manager: {error.code().name} {error.details()}"
+    return ServiceError(grpc.StatusCode.UNAVAILABLE, message, reason="MANAGER_UNAVAILABLE", retry_seconds=1.0)

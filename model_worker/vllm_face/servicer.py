@@ -1,0 +1,116 @@
+"""The gRPC skin of ``VllmEngine`` over the worker's own."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc
+from smg_grpc_proto.generated import vllm_engine_pb2 as vllm_pb2
+from smg_grpc_proto.generated import vllm_engine_pb2_grpc
+
+from model_worker.servicer import Worker, WorkerServicer
+from model_worker.vllm_face.answers import Answers
+from model_worker.vllm_face.archive import archive, pieces
+from model_worker.vllm_face.facts import Throughput, loads, model_info, server_info
+from model_worker.vllm_face.prefix_cache import PrefixCache
+from model_worker.vllm_face.requests import own_request
+from octavo.worker.v1 import worker_pb2
+from service.errors import ServiceError
+
+
+class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  # it has no types
+    """``VllmEngine`` over one worker.
+
+    Args:
+        worker: what both faces serve.
+        cache: the way to the prefix cache of the worker's pool.
+    """
+
+    def __init__(self, worker: Worker, cache: PrefixCache) -> None:
+        self._worker = worker
+        self._own = WorkerServicer(worker)
+        self._cache = cache
+        self._throughput = Throughput()
+        self._began = time.monotonic()
+        self._last_request = 0.0
+        self._unstarted_tokens = 0
+        self._archive: bytes | None = None
+
+    async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self._last_request = time.time()
+        wanted = own_request(request)
+        answers = Answers(request, wanted.token_ids)
+        unstarted = len(wanted.token_ids)
+        self._unstarted_tokens += unstarted
+        try:
+            async with contextlib.aclosing(self._own.Generate(wanted, context)) as responses:
+                async for response in responses:
+                    self._unstarted_tokens -= unstarted
+                    unstarted = 0
+                    for message in answers.tell(response):
+                        yield message
+        finally:
+            self._unstarted_tokens -= unstarted
+
+    async def Abort(self, request: Any, context: Any) -> Any:
+        for request_id in request.request_ids:
+            await self._own.Abort(worker_pb2.AbortRequest(request_id=request_id), context)
+        return vllm_pb2.AbortResponse()
+
+    async def HealthCheck(self, request: Any, context: Any) -> Any:
+        stats = await self._own.GetStats(worker_pb2.GetStatsRequest(), context)
+        return vllm_pb2.HealthCheckResponse(healthy=stats.ready, message=stats.state)
+
+    async def GetModelInfo(self, request: Any, context: Any) -> Any:
+        model = await self._own.GetModel(worker_pb2.GetModelRequest(), context)
+        return model_info(model, self._worker.tokenizer or {})
+
+    async def GetServerInfo(self, request: Any, context: Any) -> Any:
+        model = await self._own.GetModel(worker_pb2.GetModelRequest(), context)
+        uptime = time.monotonic() - self._began
+        return server_info(model, len(self._worker.streams), uptime, self._last_request)
+
+    async def GetLoads(self, request: Any, context: Any) -> Any:
+        engine = self._worker.engine
+        if engine is None:
+            raise _not_ready(self._worker.state)
+        rate = self._throughput.look(engine.statistics.generated_tokens)
+        return loads(engine, rate, self._unstarted_tokens)
+
+    async def GetTokenizer(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        files = self._worker.tokenizer
+        if files is None:
+            raise _not_ready(self._worker.state)
+        if self._archive is None:
+            self._archive = await asyncio.to_thread(archive, files)
+        for piece in pieces(self._archive):
+            yield piece
+
+    async def FlushCache(self, request: Any, context: Any) -> Any:
+        model = await self._own.GetModel(worker_pb2.GetModelRequest(), context)
+        return await self._cache.flush(model.pool, request.timeout_s)
+
+    async def SubscribeKvEvents(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        model = await self._own.GetModel(worker_pb2.GetModelRequest(), context)
+        async with contextlib.aclosing(self._cache.events(model)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def Embed(self, request: Any, context: Any) -> NoReturn:
+        raise _unimplemented("this worker generates text, it embeds none")
+
+    async def StartProfile(self, request: Any, context: Any) -> NoReturn:
+        raise _unimplemented("this worker has no profiler to start")
+
+    async def StopProfile(self, request: Any, context: Any) -> NoReturn:
+        raise _unimplemented("this worker has no profiler to stop")
+
+
+def _unimplemented(message: str) -> ServiceError:
+    return ServiceError(grpc.StatusCode.UNIMPLEMENTED, message, reason="NOT_SUPPORTED")
+
+
+def _not_ready(state: str) -> ServiceError:
+    return ServiceError(grpc.StatusCode.UNAVAILABLE, f"worker {state}", reason="NOT_READY", retry_seconds=1.0)
