@@ -170,6 +170,27 @@ def test_windows_are_told_to_the_manager_only_when_all_layers_have_one(reference
     assert windows == {**dict.fromkeys(NATIVE), "mistral": 11, "phi3": 30}
 
 
+@pytest.mark.parametrize("family", ["mistral", "phi3"])
+def test_blocks_behind_the_widest_window_may_be_given_back(family: str, reference: Any, paged_run: Any) -> None:
+    """Before each step, table entries wholly behind start - window + 1 become the null block, as a windowed pool does;
+    one block more would be missed."""
+    expected, window = reference(family), read_config(reference(family).folder).window
+
+    def logits(also: int) -> torch.Tensor:
+        run = paged_run(load_model(expected.folder), PROMPTS, 5)
+        rows = []
+        for start, chunk in ((0, 20), (20, 15), *((start, 1) for start in range(35, 53))):
+            behind = max(0, start - window + 1) // 5
+            run.tables[0][: behind + also] = [0] * (behind + also)
+            rows.append(run.step({0: chunk})[0])
+            run.tables[0][behind : behind + also] = kept[behind : behind + also]
+        return torch.cat(rows)
+
+    kept = paged_run(load_model(expected.folder), PROMPTS, 5).tables[0]
+    assert (logits(0) - expected.logits[0]).abs().max() < BOUND
+    assert not (logits(1) - expected.logits[0]).abs().max() < BOUND
+
+
 def test_a_window_of_the_whole_context_is_none(tmp_path: Path) -> None:
     assert read_config(tiny_checkpoint("phi3", tmp_path, sliding_window=256)).window is None
 

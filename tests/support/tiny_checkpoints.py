@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
+from transformers.models.gptj import modeling_gptj
 
 VOCAB = 199
 
@@ -143,6 +144,9 @@ GENERAL: dict[str, Tiny] = {
         _general(head_dim=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=10, rope_parameters=None),
     ),
 }
+
+if not hasattr(modeling_gptj, "ALL_ATTENTION_FUNCTIONS"):  # it got the attention interface after transformers 5.17
+    del GENERAL["gptj"]
 
 FAMILIES: dict[str, Tiny] = NATIVE | GENERAL
 
