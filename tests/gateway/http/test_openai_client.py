@@ -7,13 +7,14 @@ import itertools
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import openai
 import pytest
+from gateway_http import Http
 from processes import Stack, running_stack
 
 from gateway.text.tokenizer import Tokenizer
@@ -31,7 +32,7 @@ MODEL = "smollm2"
 
 @pytest.fixture(scope="module")
 def stack(demo_model: Path) -> Iterator[Stack]:
-    flags = {"num-blocks": 256, "block-size": BLOCK, "dtype": "float32", "served-name": MODEL}
+    flags = {"num-blocks": 256, "block-size": BLOCK, "dtype": "float32", "served-name": MODEL, "prefill-chunk": 16}
     with running_stack(
         demo_model, worker_flags=flags, gateway_flags={"http-listen": "127.0.0.1:0", "default-max-tokens": 3000}
     ) as stack:
@@ -243,20 +244,41 @@ def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
     assert failed(openai.BadRequestError, tools=[tool]).param == "tools"
 
 
-def test_closing_a_stream_frees_its_blocks_within_a_second(client: openai.OpenAI, stack: Stack) -> None:
+@pytest.fixture
+def referenced(stack: Stack) -> Iterator[Callable[[], int]]:
+    """How many blocks sequences hold."""
     with grpc.insecure_channel(stack.manager.address) as channel:
         kv = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
+        request = inspect_pb2.InspectPoolRequest(pool="default")
+        yield lambda: int(kv.InspectPool(request, timeout=5).summary.stats.referenced_blocks)
 
-        def referenced() -> int:
-            answer = kv.InspectPool(inspect_pb2.InspectPoolRequest(pool="default"), timeout=5)
-            return int(answer.summary.stats.referenced_blocks)
 
-        stream = client.completions.create(
-            model=MODEL, prompt=PROMPT, max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
-        )
-        next(iter(stream))
-        assert referenced() > 0
-        stream.close()
-        closed = time.monotonic()
-        while referenced():
-            assert time.monotonic() - closed < 1.0
+def test_closing_a_stream_frees_its_blocks_within_a_second(
+    client: openai.OpenAI, referenced: Callable[[], int]
+) -> None:
+    given: dict[str, Any] = {"max_tokens": 3000, "stream": True, "extra_body": {"ignore_eos": True}}
+    stream = client.completions.create(model=MODEL, prompt=PROMPT, **given)
+    next(iter(stream))
+    assert referenced() > 0
+    stream.close()
+    closed = time.monotonic()
+    while referenced():
+        assert time.monotonic() - closed < 1.0
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_leaving_before_the_first_token_frees_blocks_within_a_second(
+    stack: Stack, referenced: Callable[[], int], streamed: bool
+) -> None:
+    # 3,000 tokens in chunks of 16 are 188 steps; the client leaves when the first has its blocks.
+    ids = [100 + number % 1000 for number in range(3000)]
+    body = {"prompt": ids, "max_tokens": 5, "stream": streamed, "cache_salt": str(streamed)}
+    connection = Http(stack.gateway.ready["http"]).open("/v1/completions", body)
+    while not referenced():
+        pass
+    connection.close()
+    closed = time.monotonic()
+    while held := referenced():
+        # A block per step, and few steps after the client left: the prompt was never computed to its end.
+        assert held < 20
+        assert time.monotonic() - closed < 1.0
