@@ -16,6 +16,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2_grpc
 
 from kernels import BackendError, allocate_host_pool, allocate_pool, backend
 from model_worker.engine.batch import Limits
+from model_worker.engine.decode_graphs import CudaCapture, DecodeGraphs
 from model_worker.engine.engine import Engine
 from model_worker.engine.host_tier import HostTier, NoHostTier, StreamedHostTier, Swaps
 from model_worker.engine.manager_client import GrpcManagerClient, ManagerClient
@@ -158,7 +159,7 @@ async def _start(
             ageing_seconds=settings.ageing_seconds,
         ),
         swaps=swaps,
-        runner=ModelRunner(loaded.model, pool, plan.shape.block_size),
+        runner=ModelRunner(loaded.model, pool, plan.shape.block_size, _decode_graphs(settings, plan, loaded, pool)),
         manager=client,
         emit=worker.streams.deliver,
         on_ready=lambda ready, state: readiness.report(loop, ready, state),
@@ -261,6 +262,17 @@ def _load(settings: WorkerSettings, plan: MemoryPlan) -> tuple[LoadedModel, torc
             f"{str(error).splitlines()[0]}"
         ) from error
     return loaded, pool
+
+
+def _decode_graphs(
+    settings: WorkerSettings, plan: MemoryPlan, loaded: LoadedModel, pool: torch.Tensor
+) -> DecodeGraphs | None:
+    """Graphs for every batch that may decode, captured as they come."""
+    if plan.device.type != "cuda" or not settings.cuda_graphs:
+        return None
+    size = plan.shape.block_size
+    most_blocks = -(-plan.max_context // size)
+    return DecodeGraphs(loaded.model, pool, settings.max_sequences, most_blocks, size, CudaCapture())
 
 
 def _host_tier(plan: MemoryPlan, pool: torch.Tensor) -> Swaps:

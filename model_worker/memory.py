@@ -53,23 +53,27 @@ class Needs:
     Attributes:
         weights: all tensors in the type they are loaded in; quantised ones take less.
         activations: an estimate for a full step.
+        graphs: an estimate for what CUDA graphs keep: the activations of the largest decode batch, once for all.
     """
 
     weights: int
     activations: int
+    graphs: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.activations
+        return self.weights + self.activations + self.graphs
 
     @classmethod
-    def of(cls, settings: WorkerSettings, config: ModelConfig, dtype: torch.dtype) -> "Needs":
+    def of(cls, settings: WorkerSettings, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> "Needs":
         with open_checkpoint(local_model(settings.model)) as checkpoint:
             weights = sum(map(prod, checkpoint.shapes().values())) * dtype.itemsize
         width = config.num_heads * config.head_dim
-        hidden = settings.max_batch_tokens * width * WIDTHS_PER_TOKEN * dtype.itemsize
-        logits = settings.max_sequences * config.vocab_size * LOGITS_PER_ROW * torch.float32.itemsize
-        return cls(weights, hidden + logits)
+        per_token = width * WIDTHS_PER_TOKEN * dtype.itemsize
+        logits = settings.max_sequences * config.vocab_size * torch.float32.itemsize
+        captured = device.type == "cuda" and settings.cuda_graphs
+        graphs = settings.max_sequences * per_token + logits if captured else 0
+        return cls(weights, settings.max_batch_tokens * per_token + LOGITS_PER_ROW * logits, graphs)
 
 
 def kv_bytes_of_gpu(free: int, needs: Needs) -> int:
@@ -79,7 +83,9 @@ def kv_bytes_of_gpu(free: int, needs: Needs) -> int:
 
 def describe(plan: MemoryPlan) -> str:
     """The sum of a plan, and what to change, in one line."""
-    parts = {"weights": plan.needs.weights, "activations": plan.needs.activations, "KV": plan.shape.pool_bytes}
+    needs = plan.needs
+    parts = {"weights": needs.weights, "activations": needs.activations, "graphs": needs.graphs}
+    parts = {name: size for name, size in parts.items() if size} | {"KV": plan.shape.pool_bytes}
     told = " + ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
     host = plan.host_blocks * plan.shape.block_bytes / GIB
     return (
@@ -109,7 +115,7 @@ def plan_memory(settings: WorkerSettings) -> MemoryPlan:
         )
 
     block_bytes = shape(1).block_bytes
-    needs = Needs.of(settings, config, dtype)
+    needs = Needs.of(settings, config, dtype, device)
     if settings.num_blocks is not None:
         num_blocks = settings.num_blocks
         available = f"--num-blocks {num_blocks}"

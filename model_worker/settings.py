@@ -46,7 +46,9 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
     kv_memory_gib: Annotated[
         PositiveFloat | None,
         OptionalValue,
-        Field(description="memory for KV blocks; absent: 1 on CPU, on CUDA what the model leaves of 92 % of what is free"),
+        Field(
+            description="memory for KV blocks; absent: 1 on CPU, on CUDA what the model leaves of 92 % of what is free"
+        ),
     ] = None
     host_blocks: Annotated[
         NaturalInt | None,
@@ -68,6 +70,7 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
         Field(description="most prompt tokens of one request in a step; absent: the token budget"),
     ] = None
     max_sequences: Annotated[int, Field(ge=1, description="most sequences with KV blocks")] = 32
+    cuda_graphs: Annotated[bool, Field(description="on CUDA, decode by graphs captured per batch size")] = True
     max_queued: Annotated[int, Field(ge=1, description="most requests in the queue")] = 1024
     threads: Annotated[
         PositiveInt | None,

@@ -12,6 +12,7 @@
 - ``manager_client``: the way to the KV manager, over gRPC or in-process
 - ``host_tier``: the swaps of a step
 - ``runner``: a batch through the model and the sampler
+- ``decode_graphs``: decoding by CUDA graphs
 - ``progress``: what a step brought its callers
 - ``rates``: measured speeds, for the manager's prices
 - ``engine``: the thread that owns the device and drives all of them

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels import RaggedBatch, copy_blocks
 from model_worker.engine.batch import Batch, Row
+from model_worker.engine.decode_graphs import DecodeGraphs
 from model_worker.sampling.logprobs import token_logprobs
 from model_worker.sampling.results import StepOutput, TokenLogprobs
 from model_worker.sampling.sampler import Sampler
@@ -38,12 +39,17 @@ class PagedModel(Protocol):
 
 
 class ModelRunner:
-    """Runs batches on one device, in order."""
+    """Runs batches on one device, in order.
 
-    def __init__(self, model: PagedModel, pool: Tensor, block_size: int) -> None:
+    Args:
+        graphs: run the batches in which every row decodes, as far as they take them; None to run all alike.
+    """
+
+    def __init__(self, model: PagedModel, pool: Tensor, block_size: int, graphs: DecodeGraphs | None = None) -> None:
         self._model = model
         self._pool = pool
         self._block_size = block_size
+        self._graphs = graphs
         self._sampler = Sampler()
 
     @torch.inference_mode()
@@ -70,20 +76,22 @@ class ModelRunner:
                 logits_at.append(len(ids) - 1)
             scored.append(_scored_positions(row))
             prompt_at += [first + position for position in scored[-1]]
-        ragged = RaggedBatch.of(
-            [row.end - row.start for row in batch.rows],
-            [row.end for row in batch.rows],
-            [row.sequence.table for row in batch.rows],
-            device,
-        )
-        logits = self._model.forward(
-            torch.tensor(ids, device=device),
-            torch.tensor(positions, device=device),
-            torch.tensor(slots, device=device),
-            ragged,
-            self._pool,
-            torch.tensor(logits_at + prompt_at, dtype=torch.int64, device=device),
-        )
+        tables = [row.sequence.table for row in batch.rows]
+        # As many positions as rows, all of which sample: every row decodes.
+        decodes = len(ids) == len(batch.rows) == len(logits_at) and not prompt_at
+        if decodes and self._graphs is not None and self._graphs.takes(len(tables), max(map(len, tables))):
+            logits = self._graphs.run(ids, positions, slots, tables)
+        else:
+            lengths = [row.end - row.start for row in batch.rows]
+            ragged = RaggedBatch.of(lengths, [row.end for row in batch.rows], tables, device)
+            logits = self._model.forward(
+                torch.tensor(ids, device=device),
+                torch.tensor(positions, device=device),
+                torch.tensor(slots, device=device),
+                ragged,
+                self._pool,
+                torch.tensor(logits_at + prompt_at, dtype=torch.int64, device=device),
+            )
         sequences = [row.sequence for row in batch.rows if row.samples]
         prompt_logprobs = _prompt_logprobs(logits[len(logits_at) :], batch.rows, scored) if prompt_at else {}
         sampled = self._sampler.sample(logits[: len(logits_at)], sequences) if sequences else []
