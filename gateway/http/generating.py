@@ -104,12 +104,10 @@ class _Answer:
         Raises:
             ServiceError: the request cannot be served, or failed.
         """
-        with spelled({PROMPT: "messages"} if self._shape.call is Call.CHAT else {}):
-            given = fields.read(self._shape.call, self._document)
-        names = dict(given.names)
-        if self._shape.call is Call.CHAT:
-            names[PROMPT] = "messages"
+        names = {PROMPT: "messages"} if self._shape.call is Call.CHAT else {}
         with spelled(names):
+            given = fields.read(self._shape.call, self._document)
+        with spelled({**names, **given.names}):
             model = self._surface.router.model(given.model)
             parameters = validate(self._shape.call, given.parameters, model.vocab_size)
             tasks = self._tasks(model, await self._prompts(model, given), parameters)
