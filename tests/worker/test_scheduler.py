@@ -90,6 +90,28 @@ def test_decodes_go_on_while_a_long_prompt_is_computed() -> None:
 
 
 @pytest.mark.unit
+def test_no_decoder_misses_a_step_however_many_prompts_wait() -> None:
+    """The gap between two tokens is one step, and no step computes more than the budget: counted, not timed."""
+    loop = Loop(limits(num_blocks=120, max_batch_tokens=10, max_sequences=6))
+    decoding = [make_sequence([1, 2, 3 + index], max_tokens=25) for index in range(2)]
+    for sequence in decoding:
+        loop.scheduler.add(sequence)
+    for _ in range(3):
+        loop.turn()
+    long = [make_sequence([9 + index] * 60, max_tokens=2) for index in range(4)]
+    for sequence in long:
+        loop.scheduler.add(sequence)
+    loop.drain()
+    # 4 x 60 prompt tokens at 8 a step beside two decodes take 30 steps; the decodes are over before.
+    for sequence in decoding:
+        steps = [batch.step for batch in loop.batches if any(row.sequence is sequence for row in batch.rows)]
+        assert steps == list(range(steps[0], steps[0] + 25))
+        assert sequence.timeline.mixed_steps >= 20
+    assert max(sum(row.end - row.start for row in batch.rows) for batch in loop.batches) == 10
+    assert all(one.tokens == lone_run([9 + index] * 60, 62) for index, one in enumerate(long))
+
+
+@pytest.mark.unit
 def test_a_queue_waits_for_room_and_everybody_is_served() -> None:
     # 4 blocks of 4: each request of 8 + 8 tokens takes all of them, so they run one at a time.
     loop = Loop(limits(num_blocks=4))

@@ -67,6 +67,8 @@ def test_every_sample_ends_as_if_alone_and_the_pool_is_whole(
                 if sample.end_reason is EndReason.REJECTED:  # its group may outgrow the pool, or one more token of each
                     assert len(samples) * loop.scheduler.blocks(sample.limit + 1) > loop.limits.num_blocks
         loop.assert_whole()
+        for batch in loop.batches:
+            assert sum(row.end - row.start for row in batch.rows) <= loop.limits.max_batch_tokens
         for name in ("forks", "swaps", "preemptions", "delayed_requests"):
             seen[name] += getattr(loop.scheduler.statistics, name)
         seen["copies"] += sum(len(batch.copies) for batch in loop.batches)
