@@ -20,7 +20,7 @@ template <typename V>
 static void finish(const Linear& call, const float* sums, int64_t stride, int64_t first_row, int64_t rows,
                    int64_t first_panel, int64_t panels) {
   const int64_t step = call.gating ? 2 : 1;
-  auto finished = [&](const float* from, int64_t panel, int v) {
+  auto finished = [&](const float* from, int64_t panel, int v) __attribute__((always_inline)) {
     F value = load(from + v);
     if (call.scales) value *= load(call.scales + panel * PANEL + v);
     if (call.bias) value += load(call.bias + panel * PANEL + v);
