@@ -1,4 +1,4 @@
-"""The one table of request parameters: gRPC reads it now, OpenAI HTTP will read the same.
+"""The one table of request parameters, which gRPC and OpenAI HTTP both read.
 
 A surface turns a request into ``{name: value}`` holding only what the caller gave; ``validate`` answers with all
 problems at once, or with the values that a generation runs on.
