@@ -37,7 +37,7 @@ sys.path[0] = str(HERE / "peers")
 sys.path.append(str(HERE))
 
 import torch  # noqa: E402
-from comparison import Ratio, ratio  # noqa: E402
+from comparison import Ratio, summarize  # noqa: E402
 from kv_process import manager_process  # noqa: E402
 from workloads import Request, Workload, all_workloads  # noqa: E402
 
@@ -274,9 +274,13 @@ def main() -> None:
                 for at in range(len(names)):
                     variants[names[(number + at) % len(names)]].run(workload)
     ratios = {
-        each.name: ratio(
-            [run.tokens_per_second for run in variants["remote"].runs[each.name]],
-            [run.tokens_per_second for run in variants["in-process"].runs[each.name]],
+        each.name: summarize(
+            [
+                remote.tokens_per_second / beside.tokens_per_second
+                for remote, beside in zip(
+                    variants["remote"].runs[each.name], variants["in-process"].runs[each.name], strict=True
+                )
+            ]
         )
         for each in workloads
     }
