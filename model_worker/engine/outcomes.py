@@ -26,6 +26,7 @@ def advance_beams(scheduler: "Scheduler", group: Group) -> list[Sequence]:
     search.waiting.clear()
     for beam in beams:
         beam.timeline.first_token = beam.timeline.first_token or scheduler.clock()
+    scheduler.statistics.generated_tokens += len(going_on)
     if not going_on:
         return _finish_search(scheduler, group, beams)
     known = [list(beam.tokens) for beam in beams]
