@@ -3,14 +3,14 @@
 #
 #   benchmarks/peers/setup.sh FOLDER [MODEL] [vllm] [transformers] [openvino] [llama.cpp]
 #
-# FOLDER takes about 9 GB and should lie outside the repository; MODEL is the demo model's folder (make model). Without
+# FOLDER takes about 7 GB and should lie outside the repository; MODEL is the demo model's folder (make model). Without
 # names it makes all four. What is there already is kept: remove a folder to make it anew. Everything runs at the lowest
 # priority and one compiler at a time. Python 3.11, cmake, ninja and g++ have to be there, and for vLLM apt-get.
 set -euo pipefail
 
 VLLM=0.32.0 TORCH=2.13.0 TRANSFORMERS=5.24.0 OPENVINO_GENAI=2026.4.1.0 OPTIMUM_INTEL=2.2.0 LLAMA_CPP_PYTHON=0.3.36
 
-usage() { sed -n 's/^# \{0,1\}//; 2,9p' "$0"; exit 2; }
+usage() { sed -n 's/^# \{0,1\}//; 2,8p' "$0"; exit 2; }
 [ $# -ge 1 ] || usage
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1" && folder=$(cd "$1" && pwd) && shift
