@@ -163,6 +163,25 @@ def test_abort_by_rpc_ends_the_stream(worker: worker_pb2_grpc.WorkerServiceStub)
     assert not worker.Abort(worker_pb2.AbortRequest(request_id="long")).found
 
 
+def test_samples_stream_side_by_side(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
+    alone = tokens_of(worker.Generate(generate()))
+    responses = list(worker.Generate(generate(n=3)))
+    assert [response.HasField("started") for response in responses] == [True] + [False] * (len(responses) - 1)
+    for index in range(3):
+        own = [response for response in responses if response.index == index]
+        assert tokens_of(iter(own)) == alone
+        assert [response.HasField("finished") for response in own] == [False] * (len(own) - 1) + [True]
+        assert own[-1].finished.stats.completion_tokens == len(alone)
+
+
+def test_abort_ends_every_sample(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
+    stream = worker.Generate(generate(max_tokens=500, request_id="many", n=3))
+    next(stream)
+    assert worker.Abort(worker_pb2.AbortRequest(request_id="many")).found
+    ends = {response.index: response.finished.reason for response in stream if response.HasField("finished")}
+    assert ends == dict.fromkeys(range(3), sampling_pb2.FINISH_REASON_ABORTED)
+
+
 def test_a_request_id_in_use_is_refused(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
     stream = worker.Generate(generate(max_tokens=700, request_id="twice"), timeout=60)
     next(stream)
