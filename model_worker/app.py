@@ -24,7 +24,7 @@ from model_worker.engine.runner import ModelRunner
 from model_worker.memory import MemoryPlan, StartError, describe, plan_memory
 from model_worker.metrics import serve_metrics
 from model_worker.model.errors import ModelLoadError
-from model_worker.model.loader import LoadedModel, load_model
+from model_worker.model.loader import LoadedModel, load_model, local_model
 from model_worker.requests import ModelLimits, RequestReader
 from model_worker.sampling.grammar import GrammarCompiler
 from model_worker.servicer import Worker, WorkerServicer
@@ -57,6 +57,7 @@ def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
     logs.set_up("model_worker", settings.log_level)
     try:
         _refuse_foreign_kernels()
+        settings = _with_local_model(settings)
         plan = plan_memory(settings)
         logger.info("%s", describe(plan))
         backend(plan.device.type)  # one that was forced and cannot run is refused before the model is loaded
@@ -65,6 +66,13 @@ def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
     except (StartError, ModelLoadError, BackendError, OSError) as error:
         logger.error("%s", error)
         return 1
+
+
+def _with_local_model(settings: WorkerSettings) -> WorkerSettings:
+    """The same with the model's folder or file; a hub id is fetched once, here, and stays the name clients use."""
+    place = local_model(settings.model)
+    name = place.resolve().name if place == settings.model else str(settings.model)
+    return settings.model_copy(update={"model": place, "served_name": settings.served_name or name})
 
 
 def _refuse_foreign_kernels() -> None:
@@ -88,7 +96,7 @@ async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClie
 
     def register(grpc_server: grpc.aio.Server) -> None:
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(WorkerServicer(worker), grpc_server)
-        second = VllmEngineServicer(worker, cache)
+        second = VllmEngineServicer(worker, settings.model, cache)
         vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(second, grpc_server)
 
     server = Server(SERVICES, register, settings.server_tls)
@@ -253,7 +261,9 @@ def _load(settings: WorkerSettings, plan: MemoryPlan) -> tuple[LoadedModel, torc
             logger.info("loading the model: %d %%", round(fraction * 100), extra={"progress": round(fraction, 3)})
 
     quantization = None if settings.weights == "auto" else settings.weights
-    loaded = load_model(settings.model, plan.dtype, plan.device, progress, quantization=quantization)
+    loaded = load_model(
+        settings.model, plan.dtype, plan.device, progress, max_context=plan.max_context, quantization=quantization
+    )
     try:
         pool = allocate_pool(plan.shape, plan.device)
     except (RuntimeError, MemoryError) as error:
@@ -294,7 +304,7 @@ def _describe(
     config = plan.config
     description = worker_pb2.GetModelResponse(
         header=worker_pb2.ResponseHeader(worker_id=worker_id),
-        model=settings.served_name or settings.model.resolve().name,
+        model=settings.served_name,
         architecture=config.architecture,
         model_fingerprint=loaded.fingerprint,
         vocab_size=config.vocab_size,

@@ -6,6 +6,7 @@ from typing import Any
 
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm_pb2
 
+from model_worker.vllm_face.stops import StopStrings
 from octavo.worker.v1 import sampling_pb2, worker_pb2
 
 FINISH_REASONS = {
@@ -22,10 +23,12 @@ class _Sample:
     Attributes:
         tokens: all so far.
         logprobs: theirs, when asked for.
+        ended: its last message has gone out.
     """
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[sampling_pb2.TokenLogprobs] = field(default_factory=list)
+    ended: bool = False
 
 
 @dataclass(slots=True)
@@ -35,53 +38,75 @@ class Answers:
     Attributes:
         request: as it came, ``vllm.grpc.engine.GenerateRequest``.
         prompt: the prompt's ids as the worker has them.
+        stops: ends samples before the worker does.
     """
 
     request: Any
     prompt: Sequence[int]
+    stops: StopStrings | None = None
     _started: worker_pb2.Started = field(default_factory=worker_pb2.Started)
     _samples: dict[int, _Sample] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Every sample's last message has gone out: what the worker still says is of no interest."""
+        wanted: int = self.request.sampling_params.n or 1
+        return sum(sample.ended for sample in self._samples.values()) == wanted
 
     def tell(self, response: worker_pb2.GenerateResponse) -> Iterator[Any]:
         """The ``GenerateResponse`` messages that one of ours comes to."""
         if response.HasField("started"):
             self._started = response.started
         sample = self._samples.setdefault(response.index, _Sample())
-        if self.request.stream and response.token_ids:
-            yield vllm_pb2.GenerateResponse(chunk=self._chunk(response, first=not sample.tokens))
+        if sample.ended:
+            return
+        told = len(sample.tokens)
         sample.tokens += response.token_ids
         sample.logprobs += response.logprobs
-        if response.HasField("finished"):
-            yield vllm_pb2.GenerateResponse(complete=self._complete(response, sample))
+        stop = self.stops and self.stops.find(sample.tokens, len(response.token_ids))
+        if stop:
+            del sample.tokens[stop[0] :], sample.logprobs[stop[0] :]
+        if self.request.stream and len(sample.tokens) > told:
+            yield vllm_pb2.GenerateResponse(chunk=self._chunk(response.index, sample, told))
+        if stop or response.HasField("finished"):
+            sample.ended = True
+            complete = self._complete(response.index, sample)
+            if stop:
+                complete.finish_reason, complete.matched_stop_str = "stop", stop[1]
+            else:
+                self._finish(complete, response.finished)
+            yield vllm_pb2.GenerateResponse(complete=complete)
 
-    def _chunk(self, response: worker_pb2.GenerateResponse, *, first: bool) -> Any:
+    def _chunk(self, index: int, sample: _Sample, told: int) -> Any:
+        """The tokens of a sample behind the first ``told``."""
         return vllm_pb2.GenerateStreamChunk(
-            token_ids=response.token_ids,
+            token_ids=sample.tokens[told:],
             prompt_tokens=len(self.prompt),
-            completion_tokens=len(response.token_ids),
+            completion_tokens=len(sample.tokens) - told,
             cached_tokens=self._started.cached_tokens,
-            output_logprobs=self._output_logprobs(response.logprobs),
-            input_logprobs=self._input_logprobs() if first else None,
-            index=response.index,
+            output_logprobs=self._output_logprobs(sample.logprobs[told:]),
+            input_logprobs=None if told else self._input_logprobs(),
+            index=index,
         )
 
-    def _complete(self, response: worker_pb2.GenerateResponse, sample: _Sample) -> Any:
+    def _complete(self, index: int, sample: _Sample) -> Any:
         """The end of a sample; whoever had its tokens in chunks is not told them again."""
-        finished, whole = response.finished, not self.request.stream
-        complete = vllm_pb2.GenerateComplete(
+        whole = not self.request.stream
+        return vllm_pb2.GenerateComplete(
             output_ids=sample.tokens if whole else (),
-            finish_reason=FINISH_REASONS[finished.reason],
             prompt_tokens=len(self.prompt),
             completion_tokens=len(sample.tokens),
             cached_tokens=self._started.cached_tokens,
             output_logprobs=self._output_logprobs(sample.logprobs) if whole else None,
             input_logprobs=self._input_logprobs() if whole else None,
-            index=response.index,
+            index=index,
         )
+
+    def _finish(self, complete: Any, finished: worker_pb2.Finished) -> None:
+        complete.finish_reason = FINISH_REASONS[finished.reason]
         # Of a model's own end of sequence there is nothing to tell.
-        if finished.stop_token_id in self.request.sampling_params.stop_token_ids and finished.HasField("stop_token_id"):
+        if finished.HasField("stop_token_id") and finished.stop_token_id in self.request.sampling_params.stop_token_ids:
             complete.matched_token_id = finished.stop_token_id
-        return complete
 
     def _output_logprobs(self, entries: Sequence[sampling_pb2.TokenLogprobs]) -> Any:
         """None when there are none."""

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm_pb2
@@ -18,16 +19,17 @@ SERVER_TYPE = "vllm-grpc"
 LEAST_SECONDS = 1.0
 
 
-def model_info(model: worker_pb2.GetModelResponse, files: Mapping[str, bytes]) -> Any:
+def model_info(model: worker_pb2.GetModelResponse, path: Path, files: Mapping[str, bytes]) -> Any:
     """``GetModelInfoResponse``.
 
     Args:
+        path: where the worker has the model. A gateway that finds a tokenizer there, or by that name at the hub, takes
+            it; others ask for it by ``GetTokenizer``.
         files: the tokenizer files by name; the checkpoint's configuration is one of them.
     """
     config = json.loads(files.get("config.json", b"{}"))
     info = vllm_pb2.GetModelInfoResponse(
-        # No path: a gateway on another machine has no such folder; GetTokenizer hands the files out.
-        model_path=model.model,
+        model_path=str(path.resolve() if path.exists() else path),
         served_model_name=model.model,
         is_generation=True,
         max_context_length=model.max_context,

@@ -47,22 +47,25 @@ class CacheEvents:
         self._root = root
         self._block_size = block_size
         self._told: set[bytes] = set()
+        self._untold = False
 
     def batch(self, response: watch_pb2.WatchResponse) -> Any | None:
-        """The batch that an event comes to; None when it is of no interest.
+        """The batch that an event comes to, None for all pieces of a snapshot but its last.
 
-        A snapshot of the manager's has no token ids: whatever was cached before stays unknown to the subscriber.
+        An event of no interest comes to a batch without events: a number that is missing means a loss to a subscriber.
+        A snapshot of the manager's has no token ids, so what was cached before stays unknown to the subscriber, who is
+        told so.
 
         Raises:
             ServiceError: UNIMPLEMENTED, the manager tells no token ids; UNAVAILABLE, the pool is gone.
         """
         batch = common_pb2.KvEventBatch(sequence_number=response.sequence, timestamp=time.time())
         match response.WhichOneof("event"):
-            case "snapshot" if response.snapshot.last:
-                self._told.clear()
-                batch.events.add().cleared.SetInParent()
-                batch.snapshot.count = 1
-                batch.snapshot.unknown_before = response.sequence
+            case "snapshot":
+                self._untold = self._untold or bool(response.snapshot.digests)
+                if not response.snapshot.last:
+                    return None
+                self._begin(batch)
             case "stored" if response.stored.parent == self._root or response.stored.parent in self._told:
                 self._store(batch, response.stored)
             case "removed":
@@ -76,7 +79,14 @@ class CacheEvents:
             case "pool_dropped":
                 message = f"the pool is gone: {response.pool_dropped.reason}"
                 raise ServiceError(grpc.StatusCode.UNAVAILABLE, message, reason="POOL_DROPPED", retry_seconds=1.0)
-        return batch if batch.events else None
+        return batch
+
+    def _begin(self, batch: Any) -> None:
+        batch.events.add().cleared.SetInParent()
+        batch.snapshot.count = 1
+        batch.snapshot.unknown_before = batch.sequence_number if self._untold else 0
+        self._told.clear()
+        self._untold = False
 
     def _store(self, batch: Any, stored: watch_pb2.DigestsStored) -> None:
         if not stored.token_ids:

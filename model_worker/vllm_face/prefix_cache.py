@@ -1,7 +1,6 @@
 """The prefix cache of the worker's pool, which the KV manager keeps: asked by gRPC, as any other client asks it."""
 
 import asyncio
-import contextlib
 import math
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -29,6 +28,8 @@ class PrefixCache:
     """
 
     def __init__(self, address: str | None, tls: TlsFiles | None = None) -> None:
+        self._watches: set[Any] = set()
+        self._closed = False
         self._channel = None if address is None else open_aio_channel(address, tls)
 
     async def flush(self, pool: str, timeout_seconds: float) -> Any:
@@ -51,7 +52,7 @@ class PrefixCache:
                 return common_pb2.FlushCacheResponse(success=True, message=f"{done.cleared_blocks} blocks forgotten")
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
-                    raise _unavailable(error) from error
+                    raise _unavailable(error.code(), error.details()) from error
                 if asyncio.get_running_loop().time() >= deadline:
                     return common_pb2.FlushCacheResponse(success=False, message=error.details() or "in use")
             await asyncio.sleep(RETRY_SECONDS)
@@ -65,20 +66,28 @@ class PrefixCache:
         cache = CacheEvents(root_digest(model.model_fingerprint), model.block_size)
         request = watch_pb2.WatchRequest(pool=model.pool, include_token_ids=True)
         call = self._manager().Watch(request)
+        self._watches.add(call)
         try:
             async for response in call:
                 if (batch := cache.batch(response)) is not None:
                     yield batch
         except grpc.aio.AioRpcError as error:
-            raise _unavailable(error) from error
+            raise _unavailable(error.code(), error.details()) from error
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+            raise _unavailable(grpc.StatusCode.CANCELLED, "the worker is going away") from None
         finally:
+            self._watches.discard(call)
             call.cancel()
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Let go of the connection; what is streamed over it ends."""
+        self._closed = True
+        for call in self._watches:
+            call.cancel()  # closing the channel leaves them be
         if self._channel is not None:
-            with contextlib.suppress(grpc.aio.AioRpcError):
-                await self._channel.close()
+            await self._channel.close()
 
     def _manager(self) -> Any:
         if self._channel is None:
@@ -87,6 +96,6 @@ class PrefixCache:
         return kv_manager_pb2_grpc.KvManagerServiceStub(self._channel)
 
 
-def _unavailable(error: grpc.aio.AioRpcError) -> ServiceError:
-    message = f"the KV manager: {error.code().name} {error.details()}"
+def _unavailable(code: grpc.StatusCode, details: str | None) -> ServiceError:
+    message = f"the KV manager cannot be asked: {code.name} {details}"
     return ServiceError(grpc.StatusCode.UNAVAILABLE, message, reason="MANAGER_UNAVAILABLE", retry_seconds=1.0)

@@ -27,8 +27,8 @@ def own_request(request: Any) -> worker_pb2.GenerateRequest:
     """The same request in our words.
 
     Args:
-        request: ``vllm.grpc.engine.GenerateRequest``. Of its sampling parameters, those about text (``stop``,
-            ``skip_special_tokens``, ...) are left to the gateway, which has the text.
+        request: ``vllm.grpc.engine.GenerateRequest``. Its parameters about text have no place here: ``stops`` heeds the
+            stop strings, and the rest is left to the gateway, which has the text.
 
     Raises:
         ServiceError: INVALID_ARGUMENT naming every field that this worker has no words for.

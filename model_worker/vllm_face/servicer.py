@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
@@ -16,6 +17,7 @@ from model_worker.vllm_face.archive import archive, pieces
 from model_worker.vllm_face.facts import Throughput, loads, model_info, server_info
 from model_worker.vllm_face.prefix_cache import PrefixCache
 from model_worker.vllm_face.requests import own_request
+from model_worker.vllm_face.stops import StopReader
 from octavo.worker.v1 import worker_pb2
 from service.errors import ServiceError
 
@@ -25,13 +27,16 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
 
     Args:
         worker: what both faces serve.
+        model: the model's folder or file.
         cache: the way to the prefix cache of the worker's pool.
     """
 
-    def __init__(self, worker: Worker, cache: PrefixCache) -> None:
+    def __init__(self, worker: Worker, model: Path, cache: PrefixCache) -> None:
         self._worker = worker
+        self._model = model
         self._own = WorkerServicer(worker)
         self._cache = cache
+        self._stops = StopReader()
         self._throughput = Throughput()
         self._began = time.monotonic()
         self._last_request = 0.0
@@ -41,7 +46,8 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self._last_request = time.time()
         wanted = own_request(request)
-        answers = Answers(request, wanted.token_ids)
+        stops = await self._stops.read(request.sampling_params, self._worker.tokenizer or {})
+        answers = Answers(request, wanted.token_ids, stops)
         unstarted = len(wanted.token_ids)
         self._unstarted_tokens += unstarted
         try:
@@ -51,6 +57,8 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
                     unstarted = 0
                     for message in answers.tell(response):
                         yield message
+                    if answers.ended:
+                        break
         finally:
             self._unstarted_tokens -= unstarted
 
@@ -65,7 +73,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
 
     async def GetModelInfo(self, request: Any, context: Any) -> Any:
         model = await self._own.GetModel(worker_pb2.GetModelRequest(), context)
-        return model_info(model, self._worker.tokenizer or {})
+        return model_info(model, self._model, self._worker.tokenizer or {})
 
     async def GetServerInfo(self, request: Any, context: Any) -> Any:
         model = await self._own.GetModel(worker_pb2.GetModelRequest(), context)
