@@ -69,6 +69,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             sequence = await asyncio.to_thread(worker.reader.read, request)
         else:
             sequence = worker.reader.read(request)
+        if sequence.group is not None and not worker.engine.forks:
+            raise ServiceError(
+                grpc.StatusCode.UNIMPLEMENTED,
+                "n: the KV manager forks no sequences, so this worker generates one sample per request",
+                reason="CAPABILITY_FORK",
+            )
         # Open streams, not the scheduler's queue: it sees a burst only at its next step.
         if len(worker.streams) - worker.engine.running_requests >= worker.max_queued:
             raise ServiceError(

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.2
 CHUNK_BYTES = 8 * 1024 * 1024
 WAITING_POLL_SECONDS = 0.005  # rule 11
+FORKS = {inspect_pb2.CAPABILITY_FORK, inspect_pb2.CAPABILITY_GROUPS}
 SWAP_FAILURES = 3  # in a row, and the host tier is given up
 
 
@@ -68,6 +69,8 @@ class Engine:
     on_failure: Callable[[], object]
     swaps: Swaps = field(default_factory=NoHostTier)
     statistics: Statistics = field(default_factory=Statistics)
+    forks: bool = field(default=True, init=False)
+    """Whether the manager can serve several samples of a prompt."""
     _rates: MeasuredRates = field(default_factory=MeasuredRates)
     _swap_failures: int = 0
     _inbox: "queue.SimpleQueue[Sequence | _Abort | None]" = field(default_factory=queue.SimpleQueue)
@@ -161,6 +164,7 @@ class Engine:
 
     def _attach(self) -> None:
         capabilities = self.manager.capabilities()
+        self.forks = capabilities >= FORKS
         self.spec.step = self._scheduler.step
         if inspect_pb2.CAPABILITY_HOST_TIER not in capabilities or self._swap_failures >= SWAP_FAILURES:
             self.spec.host_blocks = 0

@@ -16,7 +16,7 @@ from model_worker.engine.host_tier import NoHostTier, SwapFailed
 from model_worker.engine.progress import Progress
 from model_worker.engine.sequence import Sequence
 from model_worker.sampling.results import StepOutput
-from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
+from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, steps_pb2
 
 pytestmark = pytest.mark.unit
 
@@ -153,6 +153,16 @@ def test_a_host_tier_that_always_fails_is_given_up() -> None:
     assert running.manager.host_blocks == [12] * SWAP_FAILURES + [0]
     for request in requests:
         assert_as_if_alone(request)
+
+
+def test_a_manager_that_forks_nothing_is_noticed() -> None:
+    running = Bench(host_blocks=0, failing=0.0)
+    without = running.manager.capabilities() - {inspect_pb2.CAPABILITY_FORK}
+    running.manager.capabilities = lambda: without  # type: ignore[method-assign]
+    running.engine.start()
+    running.generate(make_sequence([1, 2], max_tokens=2))
+    running.engine.stop()
+    assert not running.engine.forks
 
 
 def test_an_abort_is_heard_within_two_steps() -> None:
