@@ -7,7 +7,9 @@ SERVE ?=
 # Test files that run side by side: half of the tests wait for processes, the other half for a core.
 PROCESSES ?= 2
 BUF ?= npx --yes @bufbuild/buf@1.75.0
-BASELINE := protos/released/v1.binpb
+# What was released: clients of these go on working.
+BASELINES := $(wildcard protos/released/*.binpb)
+RELEASE ?= v1
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.octavo-installed
@@ -65,13 +67,13 @@ soak: $(INSTALLED) $(FETCHED) ## long runs
 protos: $(INSTALLED) ## generate the Python stubs from protos/
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python protos/generate.py
 
-protos-lint: ## lint the protos; breaking changes against the baseline are reported
+protos-lint: ## lint the protos, and refuse what would break clients of a released baseline
 	$(BUF) lint
-	@if [ -f $(BASELINE) ]; then $(BUF) breaking --against $(BASELINE) || echo 'breaking changes, reported only'; fi
+	$(foreach baseline,$(BASELINES),$(BUF) breaking --against $(baseline) &&) true
 
-protos-baseline: ## cut the baseline that breaking changes are measured against
-	@mkdir -p $(dir $(BASELINE))
-	$(BUF) build -o $(BASELINE)
+protos-baseline: ## release the protos as they are: make protos-baseline RELEASE=v1
+	@mkdir -p protos/released
+	$(BUF) build --exclude-source-info -o protos/released/$(RELEASE).binpb
 
 map: $(INSTALLED) ## write the map of modules in docs/architecture.md
 	$(BIN)/python docs/make_map.py

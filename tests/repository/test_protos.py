@@ -110,3 +110,20 @@ def test_buf_lint() -> None:
         pytest.skip("npx is not installed; buf comes as an npm package")
     done = subprocess.run(["make", "--silent", "protos-lint"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.e2e
+def test_a_breaking_change_is_refused(tmp_path: Path) -> None:
+    """The control of the check above: a field of a released message that changes its number."""
+    if shutil.which("npx") is None and not os.environ.get("CI"):
+        pytest.skip("npx is not installed; buf comes as an npm package")
+    shutil.copytree(PROTOS, tmp_path / "protos", ignore=shutil.ignore_patterns("*.py", "*.pyi", "__pycache__"))
+    for name in ("Makefile", "buf.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    steps = tmp_path / "protos" / "octavo" / "kv" / "v1" / "steps.proto"
+    before = steps.read_text()
+    steps.write_text(before.replace("uint64 completed_step = 4;", "uint64 completed_step = 99;"))
+    assert steps.read_text() != before
+    done = subprocess.run(["make", "--silent", "protos-lint"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "completed_step" in done.stdout + done.stderr
