@@ -32,7 +32,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with EmbeddedManager(manager_settings) as embedded:
             announce_ready("kv_manager", embedded.address)
-            return app.run(chosen, InProcessManagerClient(embedded.manager))
+            # What is asked of the manager beside the steps goes by gRPC, as from everyone else.
+            reachable = chosen.model_copy(update={"manager": embedded.address})
+            return app.run(reachable, InProcessManagerClient(embedded.manager))
     except OSError as error:
         print(error, file=sys.stderr)
         return 1

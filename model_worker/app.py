@@ -51,7 +51,7 @@ def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
 
     Args:
         settings: as from ``settings.load``.
-        manager: the way to the KV manager; None connects to ``settings.manager`` over gRPC.
+        manager: the way steps go to the KV manager; None is by gRPC, to ``settings.manager``, as all other calls go.
     """
     follow_parent()
     logs.set_up("model_worker", settings.log_level)
@@ -91,8 +91,7 @@ async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClie
     """The port is open from the first moment, not ready; readiness follows the model and the manager."""
     loop = asyncio.get_running_loop()
     worker = Worker(secrets.token_hex(8), settings.max_queued, StreamTable(loop), state="loading the model")
-    remote = settings.manager if isinstance(client, GrpcManagerClient) else None
-    cache = PrefixCache(remote, settings.manager_tls)
+    cache = PrefixCache(settings.manager, settings.manager_tls)
 
     def register(grpc_server: grpc.aio.Server) -> None:
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(WorkerServicer(worker), grpc_server)

@@ -23,14 +23,15 @@ class PrefixCache:
     """Watches and resets the cache of one pool. Belongs to the event loop.
 
     Args:
-        address: the manager's ``host:port``; None when it runs inside this process, out of reach of calls.
+        address: the manager's ``host:port``.
         tls: the way to it.
     """
 
-    def __init__(self, address: str | None, tls: TlsFiles | None = None) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
         self._watches: set[Any] = set()
         self._closed = False
-        self._channel = None if address is None else open_aio_channel(address, tls)
+        self._channel = open_aio_channel(address, tls)
+        self._manager: Any = kv_manager_pb2_grpc.KvManagerServiceStub(self._channel)
 
     async def flush(self, pool: str, timeout_seconds: float) -> Any:
         """``FlushCacheResponse``: forget every cached prefix.
@@ -43,12 +44,11 @@ class PrefixCache:
         """
         if not (math.isfinite(timeout_seconds) and timeout_seconds >= 0):
             raise invalid_argument("timeout_s", f"{timeout_seconds}, must be a finite number of at least 0")
-        manager = self._manager()
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         while True:
             try:
                 request = kv_manager_pb2.ResetPrefixCacheRequest(pool=pool)
-                done = await manager.ResetPrefixCache(request, timeout=ANSWER_SECONDS)
+                done = await self._manager.ResetPrefixCache(request, timeout=ANSWER_SECONDS)
                 return common_pb2.FlushCacheResponse(success=True, message=f"{done.cleared_blocks} blocks forgotten")
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
@@ -65,7 +65,7 @@ class PrefixCache:
         """
         cache = CacheEvents(root_digest(model.model_fingerprint), model.block_size)
         request = watch_pb2.WatchRequest(pool=model.pool, include_token_ids=True)
-        call = self._manager().Watch(request)
+        call = self._manager.Watch(request)
         self._watches.add(call)
         try:
             async for response in call:
@@ -86,14 +86,7 @@ class PrefixCache:
         self._closed = True
         for call in self._watches:
             call.cancel()  # closing the channel leaves them be
-        if self._channel is not None:
-            await self._channel.close()
-
-    def _manager(self) -> Any:
-        if self._channel is None:
-            message = "the KV manager runs inside this process and takes no calls about its cache"
-            raise ServiceError(grpc.StatusCode.UNIMPLEMENTED, message, reason="MANAGER_IN_PROCESS")
-        return kv_manager_pb2_grpc.KvManagerServiceStub(self._channel)
+        await self._channel.close()
 
 
 def _unavailable(code: grpc.StatusCode, details: str | None) -> ServiceError:

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,15 @@ def request(stream: bool = False, **params: Any) -> Any:
     return vllm_pb2.GenerateRequest(
         request_id="r", tokenized=prompt, stream=stream, sampling_params=vllm_pb2.SamplingParams(**params)
     )
+
+
+def test_the_page_names_every_call_and_parameter() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "vllm_face.md").read_text()
+    named = {word for line in page.splitlines() if line.startswith("|") for word in re.findall(r"`(\w+)`", line)}
+    calls = {call.name for call in vllm_pb2.DESCRIPTOR.services_by_name["VllmEngine"].methods}
+    # The penalties go by their family name.
+    params = {name for name in vllm_pb2.SamplingParams.DESCRIPTOR.fields_by_name if not name.endswith("_penalty")}
+    assert calls | params <= named
 
 
 # --- requests ------------------------------------------------------------------------------------------------------
