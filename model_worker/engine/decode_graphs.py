@@ -33,7 +33,7 @@ class CudaCapture:
     """Captures on the current device; the graphs share their memory, since only one of them runs at a time."""
 
     def __init__(self) -> None:
-        self._memory = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+        self._memory = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Step) -> tuple[Tensor, Callable[[], None]]:
         # Kernels are compiled and libraries make their workspaces at the first call, which no graph can record.
