@@ -124,6 +124,8 @@ def test_a_breaking_change_is_refused(tmp_path: Path) -> None:
     before = steps.read_text()
     steps.write_text(before.replace("uint64 completed_step = 4;", "uint64 completed_step = 99;"))
     assert steps.read_text() != before
-    done = subprocess.run(["make", "--silent", "protos-lint"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "--silent", "protos-lint"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode != 0
     assert "completed_step" in done.stdout + done.stderr
