@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 from smg_grpc_proto.generated import common_pb2
 
+from model_worker.vllm_face.known_blocks import KnownBlocks
 from model_worker.vllm_face.kv_events import CacheEvents, root_digest
 from octavo.kv.v1 import kv_manager_pb2, kv_manager_pb2_grpc, watch_pb2
 from octavo.worker.v1 import worker_pb2
@@ -28,6 +29,7 @@ class PrefixCache:
     """
 
     def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
+        self._known = KnownBlocks()
         self._watches: set[Any] = set()
         self._closed = False
         self._channel = open_aio_channel(address, tls)
@@ -63,13 +65,13 @@ class PrefixCache:
         Raises:
             ServiceError: the manager cannot be asked any more, or tells no token ids.
         """
-        cache = CacheEvents(root_digest(model.model_fingerprint), model.block_size)
+        cache = CacheEvents(root_digest(model.model_fingerprint), model.block_size, self._known)
         request = watch_pb2.WatchRequest(pool=model.pool, include_token_ids=True)
         call = self._manager.Watch(request)
         self._watches.add(call)
         try:
             async for response in call:
-                if (batch := cache.batch(response)) is not None:
+                for batch in cache.batches(response):
                     yield batch
         except grpc.aio.AioRpcError as error:
             raise _unavailable(error.code(), error.details()) from error

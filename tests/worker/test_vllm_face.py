@@ -1,8 +1,7 @@
-"""The words of ``VllmEngine`` against ours: requests, answers, stop strings, cache events, the tokenizer's archive."""
+"""The words of ``VllmEngine`` against ours: requests, answers, stop strings, the tokenizer's archive."""
 
 import hashlib
 import io
-import json
 import re
 import zipfile
 from pathlib import Path
@@ -16,16 +15,12 @@ from tokenizers import Tokenizer, decoders, models
 
 from model_worker.vllm_face.answers import Answers
 from model_worker.vllm_face.archive import CHUNK_BYTES, archive, pieces
-from model_worker.vllm_face.kv_events import CacheEvents, block_hash, root_digest
 from model_worker.vllm_face.requests import one_of, own_request
 from model_worker.vllm_face.stops import StopReader, StopStrings
-from octavo.kv.v1 import watch_pb2
 from octavo.worker.v1 import sampling_pb2, worker_pb2
 from service.errors import ServiceError
 
 pytestmark = pytest.mark.unit
-
-VECTORS = json.loads((Path(__file__).parents[1] / "data" / "prefix_digests.json").read_text())
 
 
 def request(stream: bool = False, **params: Any) -> Any:
@@ -248,84 +243,6 @@ async def test_stop_strings_need_a_vocabulary_and_an_end() -> None:
         with pytest.raises(ServiceError) as refused:
             await reader.read(params, some)
         assert set(refused.value.fields) == {"sampling_params.stop"}
-
-
-# --- cache events --------------------------------------------------------------------------------------------------
-
-PLAIN = VECTORS[0]  # three blocks of 4 tokens, no tenant
-DIGESTS = [bytes.fromhex(digest) for digest in PLAIN["digests"]]
-ROOT = bytes.fromhex(PLAIN["root"])
-
-
-def packed(ids: list[int]) -> bytes:
-    return b"".join(token.to_bytes(4, "little") for token in ids)
-
-
-def stored(parent: bytes, digests: list[bytes], ids: list[int], sequence: int = 7) -> watch_pb2.WatchResponse:
-    event = watch_pb2.DigestsStored(parent=parent, digests=digests, token_ids=packed(ids))
-    return watch_pb2.WatchResponse(sequence=sequence, stored=event)
-
-
-def test_the_root_is_the_managers() -> None:
-    for vector in VECTORS:
-        if not (vector["tenant"] or vector["salt"] or vector["adapter"]):
-            assert root_digest(vector["model_fingerprint"]).hex() == vector["root"]
-
-
-def test_stored_blocks_are_told_with_their_ids_and_parent() -> None:
-    events = CacheEvents(ROOT, block_size=4)
-    first = events.batch(stored(ROOT, DIGESTS[:2], list(range(1, 9))))
-    (event,) = first.events
-    assert (first.sequence_number, event.event_id) == (7, 7)
-    assert not event.stored.HasField("parent_block_hash")
-    assert [list(block.token_ids) for block in event.stored.blocks] == [[1, 2, 3, 4], [5, 6, 7, 8]]
-    assert [block.block_hash for block in event.stored.blocks] == [block_hash(digest) for digest in DIGESTS[:2]]
-    assert {block.block_size for block in event.stored.blocks} == {4}
-    (second,) = events.batch(stored(DIGESTS[1], DIGESTS[2:], [9, 10, 11, 12])).events
-    assert second.stored.parent_block_hash == block_hash(DIGESTS[1])
-
-
-def test_others_blocks_are_not_told_and_leave_no_gap() -> None:
-    events = CacheEvents(ROOT, block_size=4)
-    for response in (
-        stored(b"another root" + bytes(20), DIGESTS[:1], [1, 2, 3, 4]),
-        watch_pb2.WatchResponse(sequence=7, removed=watch_pb2.DigestsRemoved(digests=DIGESTS[:1])),
-    ):
-        batch = events.batch(response)
-        assert (batch.sequence_number, len(batch.events)) == (7, 0)
-
-
-def test_removed_blocks_are_told_to_whom_they_were_told() -> None:
-    events = CacheEvents(ROOT, block_size=4)
-    events.batch(stored(ROOT, DIGESTS[:1], [1, 2, 3, 4]))
-    gone = watch_pb2.WatchResponse(removed=watch_pb2.DigestsRemoved(digests=DIGESTS))
-    assert list(events.batch(gone).events[0].removed.block_hashes) == [block_hash(DIGESTS[0])]
-    assert not events.batch(gone).events
-
-
-@pytest.mark.parametrize("cached", [0, 3])
-def test_a_snapshot_says_what_it_does_not_know(cached: int) -> None:
-    events = CacheEvents(ROOT, block_size=4)
-    piece = watch_pb2.WatchResponse(sequence=9, snapshot=watch_pb2.Snapshot(digests=DIGESTS[:cached]))
-    last = watch_pb2.WatchResponse(sequence=9, snapshot=watch_pb2.Snapshot(last=True))
-    assert events.batch(piece) is None
-    batch = events.batch(last)
-    assert batch.events[0].HasField("cleared")
-    assert (batch.snapshot.index, batch.snapshot.count, batch.snapshot.blocks) == (0, 1, 0)
-    assert batch.snapshot.unknown_before == (9 if cached else 0)
-
-
-@pytest.mark.parametrize(
-    ("response", "code"),
-    [
-        (stored(ROOT, DIGESTS[:1], []), grpc.StatusCode.UNIMPLEMENTED),
-        (watch_pb2.WatchResponse(pool_dropped=watch_pb2.PoolDropped(reason="lease")), grpc.StatusCode.UNAVAILABLE),
-    ],
-)
-def test_a_stream_that_cannot_tell_ends(response: watch_pb2.WatchResponse, code: grpc.StatusCode) -> None:
-    with pytest.raises(ServiceError) as ended:
-        CacheEvents(ROOT, block_size=4).batch(response)
-    assert ended.value.code is code
 
 
 # --- the tokenizer's archive ---------------------------------------------------------------------------------------

@@ -160,6 +160,11 @@ def test_events_tell_what_a_prompt_may_find(engine: Any) -> None:
         if len(ids) >= 32:
             break
     assert ids == prompt[:32]
+    # Who comes later hears of them too.
+    late = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=60)
+    blocks = [block for event in next(late).events for block in event.stored.blocks]
+    late.cancel()
+    assert [token for block in blocks for token in block.token_ids] == prompt[:32]
     flush(engine)
     assert any(event.HasField("cleared") for batch in call_until_cleared(call) for event in batch.events)
     call.cancel()
