@@ -46,7 +46,9 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self._last_request = time.time()
         wanted = own_request(request)
-        stops = await self._stops.read(request.sampling_params, self._worker.tokenizer or {})
+        if self._worker.tokenizer is None:
+            raise _not_ready(self._worker.state)
+        stops = await self._stops.read(request.sampling_params, self._worker.tokenizer)
         answers = Answers(request, wanted.token_ids, stops)
         unstarted = len(wanted.token_ids)
         self._unstarted_tokens += unstarted

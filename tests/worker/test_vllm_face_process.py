@@ -1,5 +1,6 @@
 """``VllmEngine`` of a real worker process, called as a gateway calls it."""
 
+import asyncio
 import io
 import zipfile
 from collections.abc import Iterator
@@ -13,20 +14,25 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm_pb2
 from tiny_checkpoints import tiny_checkpoint
 
+from model_worker.servicer import Worker
+from model_worker.streams import StreamTable
+from model_worker.vllm_face.prefix_cache import PrefixCache
+from model_worker.vllm_face.servicer import VllmEngineServicer
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from service.channels import open_channel
-from service.errors import error_info_of
+from service.errors import ServiceError, error_info_of
 
 pytestmark = pytest.mark.e2e
 
 BLOCK = 16
-BLOCKS = 60
+BLOCKS = 300
+CONTEXT = 4096  # seconds of work even for a tiny model: what is to be interrupted is still there
 FLAGS = {"num-blocks": BLOCKS, "block-size": BLOCK, "host-memory-mib": 0, "threads": 1, "served-name": "tiny"}
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_checkpoint("llama", tmp_path_factory.mktemp("vllm_face"))
+    return tiny_checkpoint("llama", tmp_path_factory.mktemp("vllm_face"), max_position_embeddings=CONTEXT)
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +89,12 @@ def test_the_tokens_are_those_of_the_own_service(
 
 
 def test_abort_ends_a_stream(engine: Any) -> None:
-    call = engine.Generate(request([7, 8, 9], stream=True, request_id="long", max_tokens=250), timeout=60)
+    call = engine.Generate(request([7, 8, 9], stream=True, request_id="long", max_tokens=4000), timeout=60)
     assert next(call).HasField("chunk")
     engine.Abort(vllm_pb2.AbortRequest(request_ids=["nobody", "long"]), timeout=10)
     last = list(call)[-1]
     assert last.complete.finish_reason == "abort"
-    assert last.complete.completion_tokens < 250
+    assert last.complete.completion_tokens < 4000
 
 
 def test_a_refusal_names_the_field_and_leaves_nothing(engine: Any) -> None:
@@ -105,7 +111,7 @@ def test_it_says_what_it_is(engine: Any, checkpoint: Path) -> None:
     model = engine.GetModelInfo(vllm_pb2.GetModelInfoRequest(), timeout=10)
     assert (model.served_model_name, model.model_path) == ("tiny", str(checkpoint.resolve()))
     assert (model.model_type, list(model.architectures)) == ("llama", ["LlamaForCausalLM"])
-    assert (model.vocab_size, model.max_context_length, model.max_req_input_len) == (199, 256, 255)
+    assert (model.vocab_size, model.max_context_length, model.max_req_input_len) == (199, CONTEXT, CONTEXT - 1)
     assert (list(model.eos_token_ids), model.bos_token_id, model.pad_token_id) == ([2], 1, 0)
     server = engine.GetServerInfo(vllm_pb2.GetServerInfoRequest(), timeout=10)
     assert (server.server_type, server.data_parallel_size) == ("vllm-grpc", 1)
@@ -115,7 +121,7 @@ def test_it_says_what_it_is(engine: Any, checkpoint: Path) -> None:
 
 def test_it_says_how_busy_it_is(engine: Any) -> None:
     flush(engine)
-    call = engine.Generate(request(list(range(3, 43)), stream=True, max_tokens=200), timeout=60)
+    call = engine.Generate(request(list(range(3, 43)), stream=True, max_tokens=4000), timeout=60)
     next(call)
     loads = engine.GetLoads(vllm_pb2.GetLoadsRequest(), timeout=10)
     (load,) = loads.loads
@@ -123,7 +129,7 @@ def test_it_says_how_busy_it_is(engine: Any) -> None:
     assert (load.num_running_reqs, load.num_waiting_reqs, load.num_total_reqs) == (1, 0, 1)
     assert load.max_total_num_tokens == BLOCKS * BLOCK
     # 40 tokens of prompt are three blocks; the answer may have taken more by now.
-    assert 3 * BLOCK <= load.num_used_tokens <= 256
+    assert 3 * BLOCK <= load.num_used_tokens <= CONTEXT
     assert load.token_usage == pytest.approx(load.num_used_tokens / (BLOCKS * BLOCK))
 
 
@@ -178,13 +184,27 @@ def call_until_cleared(call: Iterator[Any]) -> Iterator[Any]:
 
 
 def test_the_cache_in_use_is_not_flushed(engine: Any) -> None:
-    call = engine.Generate(request([5, 6, 7], stream=True, max_tokens=250), timeout=60)
+    call = engine.Generate(request([5, 6, 7], stream=True, max_tokens=4000), timeout=60)
     next(call)
     answer = engine.FlushCache(common_pb2.FlushCacheRequest(), timeout=10)
     call.cancel()
     assert not answer.success
     assert "in use" in answer.message
     flush(engine)
+
+
+@pytest.mark.parametrize("params", [{}, {"stop": ["x"]}])
+async def test_a_worker_that_loads_asks_for_patience(params: dict[str, Any], checkpoint: Path) -> None:
+    worker = Worker("w", 1, StreamTable(asyncio.get_running_loop()), state="loading the model")
+    loading = VllmEngineServicer(worker, checkpoint, cache := PrefixCache("127.0.0.1:1"))
+    health = await loading.HealthCheck(vllm_pb2.HealthCheckRequest(), None)
+    assert (health.healthy, health.message) == (False, "loading the model")
+    calls = [loading.Generate(request([1], **params), None), loading.GetTokenizer(None, None)]
+    for call in [*(anext(call) for call in calls), loading.GetModelInfo(None, None), loading.GetLoads(None, None)]:
+        with pytest.raises(ServiceError, match="loading the model") as refused:
+            await call
+        assert (refused.value.code, refused.value.retry_seconds) == (grpc.StatusCode.UNAVAILABLE, 1.0)
+    await cache.close()
 
 
 def test_who_follows_events_does_not_hold_up_the_end(checkpoint: Path) -> None:

@@ -120,6 +120,12 @@ def test_streamed_samples_are_the_whole_ones(client: openai.OpenAI, model: str) 
     assert texts == {choice.index: choice.message.content for choice in whole.choices}
 
 
+def test_a_completion_has_as_many_samples_as_are_asked_for(client: openai.OpenAI, model: str) -> None:
+    answer = client.completions.create(model=model, prompt=COUNTING, max_tokens=6, n=2, seed=3, temperature=1.5)
+    assert [choice.index for choice in answer.choices] == [0, 1]
+    assert answer.choices[0].text != answer.choices[1].text
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stop_string_ends_the_text_and_the_work(
     stream: bool, client: openai.OpenAI, model: str, own: worker_pb2_grpc.WorkerServiceStub
