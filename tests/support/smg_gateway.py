@@ -32,7 +32,7 @@ def environment(folder: Path) -> Path:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     ready, interpreter = folder / "ready", folder / "bin" / "python"
-    with folder.with_suffix(".lock").open("w") as lock:
+    with Path(f"{folder}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not ready.exists():
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
