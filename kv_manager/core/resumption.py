@@ -17,10 +17,10 @@ def resume(pool: "Pool", work: StepWork, first: Sequence, lengths: dict[int, int
     """Bring back the whole group of ``first``, each member with the slot of its next token.
 
     Args:
-        lengths: the lengths told by this request, by sequence; a member not told has ``first``'s.
+        lengths: the lengths told by this request, by sequence; a member not told has the one the manager knows.
     """
     members = pool.members(first.group)
-    told = {member.id: lengths.get(member.id, lengths[first.id]) for member in members}
+    told = {member.id: lengths.get(member.id) or _known_length(member) for member in members}
     if work.stalled:
         wait(work, members, steps_pb2.WAITING_REASON_BEHIND, 0)
         return
@@ -43,6 +43,14 @@ def resume(pool: "Pool", work: StepWork, first: Sequence, lengths: dict[int, int
         wait(work, members, pool.short_of(required), required)
         return
     _bring_back(pool, work, members, parked, told)
+
+
+def _known_length(member: Sequence) -> int:
+    """How long a member is that the request does not name: whatever granted steps wrote or commits told.
+
+    It may have decoded past that within its table; naming it with its length is exact.
+    """
+    return max(1, member.granted, member.known)
 
 
 def _next_slots(pool: "Pool", members: list[Sequence], told: dict[int, int]) -> int:

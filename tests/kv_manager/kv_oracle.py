@@ -597,7 +597,7 @@ class Oracle:
 
     def _resume(self, first: Live, lengths: dict[int, int]) -> None:
         answer, members = self.answer, self.members(first.group)
-        told = {each.id: lengths.get(each.id, lengths[first.id]) for each in members}
+        told = {each.id: lengths.get(each.id, max(1, each.granted, len(each.ids))) for each in members}
         if self.stalled:
             answer.waiting += [(each.id, "BEHIND", 0) for each in members]
             return

@@ -277,6 +277,35 @@ def test_a_group_is_parked_and_comes_back_with_its_sharing(attach):
     assert worker.tables[1][1] != worker.tables[2][1]
 
 
+@pytest.mark.needs("GROUPS", "HOST_TIER")
+@pytest.mark.parametrize("named", [{2: 30}, {3: 5}, {2: 30, 3: 5}])
+def test_one_member_named_brings_back_each_at_its_own_length(attach, named):
+    """30 tokens and the next one take ceil(31 / 4) = 8 blocks, 5 take ceil(6 / 4) = 2, whoever of them is named."""
+    worker = attach(num_blocks=24, host_blocks=20, block_bytes=1)
+    worker.admit(1, fresh(5, 1))
+    worker.admit(2, fresh(30, 100))
+    worker.step(forks=[(2, [3], 4)], advances={3: 5})
+    assert victims(worker.step(advances={1: 92})) == {2: "SWAP", 3: "SWAP"}
+    worker.step(releases=[1])
+    response = worker.step(resumes=named)
+    assert {seq: len(worker.tables[seq]) for seq in (2, 3)} == {2: 8, 3: 2}
+    assert {seq: grant.granted_tokens for seq, grant in grants(response).items()} == {2: 30, 3: 5}
+    assert worker.tables[2][0] == worker.tables[3][0]
+
+
+@pytest.mark.needs("GROUPS", "HOST_TIER")
+def test_a_short_member_named_does_not_cut_the_room_of_a_full_one(attach):
+    """Member 2 has filled its eight blocks: its next token needs a ninth, also when only member 3 is named."""
+    worker = attach(num_blocks=24, host_blocks=20, block_bytes=1)
+    worker.admit(1, fresh(5, 1))
+    worker.admit(2, fresh(32, 100))
+    worker.step(forks=[(2, [3], 4)], advances={3: 5})
+    worker.step(advances={1: 92})
+    worker.step(releases=[1])
+    worker.step(resumes={3: 5})
+    assert len(worker.tables[2]) == 9
+
+
 @pytest.mark.needs("GROUPS")
 def test_a_recomputed_group_asks_for_the_room_of_all(attach):
     worker = attach(num_blocks=6)
