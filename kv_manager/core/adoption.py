@@ -84,6 +84,12 @@ def _validate_lengths(pool: Pool, field: str, live: attach_pb2.LiveSequence, ent
             "OUT_OF_RANGE",
             f"is {live.computed_tokens} of {known} known ids in a table of {capacity} slots",
         )
+    if not live.computed_tokens <= live.granted_tokens <= capacity:
+        raise bad_item(
+            f"{field}.granted_tokens",
+            "OUT_OF_RANGE",
+            f"is {live.granted_tokens}, must be {live.computed_tokens} (computed_tokens) to {capacity} (table slots)",
+        )
     if live.fork_tokens > capacity:
         raise bad_item(f"{field}.fork_tokens", "OUT_OF_RANGE", f"is {live.fork_tokens}, the table has {capacity} slots")
     most = min(entries, known // pool.block_size)
@@ -112,7 +118,7 @@ def _sequence(pool: Pool, live: attach_pb2.LiveSequence) -> Sequence:
     root_digest = root.digest(pool.spec.model_fingerprint)
     sequence = Sequence(live.seq, group, live.priority, live.arrival, root, root_digest)
     sequence.append_ids(live.token_ids)
-    # Not granted_tokens: drafts granted and rejected are no longer in the table.
+    # Not granted_tokens: what was granted beyond may be drafts that were rejected, or steps that never ran.
     sequence.granted = live.computed_tokens
     sequence.fork_point = live.fork_tokens
     sequence.hit_blocks = live.hit_blocks
@@ -140,7 +146,11 @@ def _take_over(pool: Pool, sequences: list[Sequence]) -> None:
     parked = [sequence for sequence in sequences if not sequence.running]
     _validate_places("block", [sequence.table for sequence in running], 0)
     _validate_places("host block", [sequence.parked_table for sequence in parked], NO_HOST_BLOCK)
-    pool.blocks.adopt(Counter(block for sequence in running for block in sequence.table if block))
+    references = Counter(block for sequence in running for block in sequence.table if block)
+    host_references = Counter(block for sequence in parked for block in sequence.parked_blocks())
+    _validate_content("block", [(each, each.table) for each in running], references, pool.block_size)
+    _validate_content("host block", [(each, each.parked_table) for each in parked], host_references, pool.block_size)
+    pool.blocks.adopt(references)
     pool.host.adopt(sequence.parked_table for sequence in parked)
     for sequence in sequences:
         pool.add(sequence)
@@ -152,7 +162,6 @@ def _take_over(pool: Pool, sequences: list[Sequence]) -> None:
             if sequence.quota.used > sequence.quota.hard:
                 raise bad_item("sequences", "OUT_OF_RANGE", f"tenant {sequence.root.tenant!r} is over its hard limit")
         pool.index_written(sequence, step=0)
-        _validate_content(pool, sequence)
     pool.blocks.complete(0)  # drained: everyone may find what was indexed, whatever step the worker reports next
 
 
@@ -165,9 +174,22 @@ def _validate_places(name: str, tables: list[list[int]], null: int) -> None:
                 raise bad_item("sequences", "WRONG_BLOCK", f"{name} {block} has two places: {place[block]} and {index}")
 
 
-def _validate_content(pool: Pool, sequence: Sequence) -> None:
-    """What two sequences share must be the same prefix."""
-    for index in range(sequence.indexed):
-        block = sequence.table[index]
-        if block and pool.blocks.digest[block] != sequence.digests[index]:
-            raise bad_item("sequences", "WRONG_BLOCK", f"block {block} is said to hold two different prefixes")
+def _validate_content(
+    name: str, tables: list[tuple[Sequence, list[int]]], references: Counter[int], block_size: int
+) -> None:
+    """What two sequences share must be the same prefix, as far as both have computed it: in its last block as well."""
+    size = block_size * TOKEN_BYTES
+    most: dict[int, tuple[bytes, bytes]] = {}
+    for sequence, table in tables:
+        # Adoption takes what was computed for granted.
+        written = memoryview(sequence.ids)[: sequence.granted * TOKEN_BYTES]
+        for index, block in enumerate(table[: -(-sequence.granted // block_size)]):
+            if references[block] < 2:
+                continue
+            before = sequence.chain_to(index, block_size)[index - 1] if index else sequence.root_digest
+            ids = bytes(written[index * size : (index + 1) * size])
+            known_before, known = most.setdefault(block, (before, ids))
+            shared = min(len(ids), len(known))
+            if before != known_before or ids[:shared] != known[:shared]:
+                raise bad_item("sequences", "WRONG_BLOCK", f"{name} {block} is said to hold two different prefixes")
+            most[block] = before, max(ids, known, key=len)

@@ -129,6 +129,10 @@ def computed_beyond_the_ids(spec: Spec, live: Live, other: Live) -> None:
     live.computed_tokens = len(live.token_ids) // 4 + 1
 
 
+def granted_less_than_computed(spec: Spec, live: Live, other: Live) -> None:
+    live.granted_tokens = live.computed_tokens - 1
+
+
 def no_host_block(spec: Spec, live: Live, other: Live) -> None:
     del live.table[:]
     live.host_table[:] = [spec.host_blocks]
@@ -178,6 +182,7 @@ def a_long_tenant(spec: Spec, live: Live, other: Live) -> None:
 SNAPSHOT_CONFUSIONS: tuple[Callable[[Spec, Live, Live], None], ...] = (
     two_tables,
     computed_beyond_the_ids,
+    granted_less_than_computed,
     no_host_block,
     ranks_apart,
     two_places,
@@ -193,9 +198,11 @@ SNAPSHOT_CONFUSIONS: tuple[Callable[[Spec, Live, Live], None], ...] = (
 def confused_attach(dice: random.Random, name: str) -> list[attach_pb2.AttachRequest]:
     """An Attach with two live sequences, wrong in one way."""
     spec = pool_spec(dice, name)
-    ids = pack([9] * spec.block_size)
+    size = spec.block_size
+    ids = pack([9] * size)
     live, other = (
-        Live(seq=seq, token_ids=ids, computed_tokens=spec.block_size, table=[seq], arrival=seq) for seq in (1, 2)
+        Live(seq=seq, token_ids=ids, computed_tokens=size, granted_tokens=size, table=[seq], arrival=seq)
+        for seq in (1, 2)
     )
     dice.choice(SNAPSHOT_CONFUSIONS)(spec, live, other)
     sequences = attach_pb2.LiveSequences(sequences=[live, other])

@@ -224,7 +224,7 @@ def test_sixty_megabytes_of_tokens(manager):
     admit = steps_pb2.Admit(seq=2, token_ids=pack([7, 7, 7]), num_tokens=3)
     stub.Step(steps_pb2.StepRequest(**head, step=2, completed_step=1, admits=[admit]))
     before = pool_states(target)
-    live = attach_pb2.LiveSequence(seq=1, token_ids=ids, computed_tokens=1, table=[1] * 1_000_000)
+    live = attach_pb2.LiveSequence(seq=1, token_ids=ids, computed_tokens=1, granted_tokens=1, table=[1] * 1_000_000)
     refusals = [
         target.call(
             "Step",

@@ -1,7 +1,7 @@
 """Fences, preemption, the host tier, windows: who gives way, and when blocks come back. Host block ids start at 0."""
 
 import pytest
-from kv_fake_worker import admit, copies, fresh, grants, waiting
+from kv_fake_worker import admit, copies, fresh, grants, pack, waiting
 
 from octavo.kv.v1 import common_pb2, inspect_pb2, steps_pb2
 
@@ -440,7 +440,8 @@ def test_a_manager_started_empty_takes_live_tables_over(attach):
         }
         for seq, table in ((1, one.tables[1]), (2, [1, 2, 7]))
     ]
-    parked = {"seq": 3, "token_ids": bytes(4 * 6), "computed_tokens": 5, "host_table": [2, 0], "priority": 7}
+    parked = {"seq": 3, "token_ids": bytes(4 * 6), "computed_tokens": 5, "granted_tokens": 8}
+    parked |= {"host_table": [2, 0], "priority": 7}
     bare = {"seq": 4, "token_ids": bytes(8)}
     two = attach(num_blocks=10, host_blocks=4, block_bytes=1, step=2, live=[*live, parked, bare])
     assert (list(two.answer.adopted), list(two.answer.recompute)) == ([1, 2, 3], [4])
@@ -475,10 +476,38 @@ def test_a_manager_started_empty_takes_live_tables_over(attach):
         (
             "WRONG_BLOCK",
             [
-                {"seq": 1, "token_ids": b"\1\0\0\0" * 4, "computed_tokens": 4, "table": [1]},
-                {"seq": 2, "token_ids": b"\2\0\0\0" * 4, "computed_tokens": 4, "table": [1]},
+                {"seq": 1, "token_ids": pack([1, 1, 1, 1]), "computed_tokens": 4, "granted_tokens": 4, "table": [1]},
+                {"seq": 2, "token_ids": pack([2, 2, 2, 2]), "computed_tokens": 4, "granted_tokens": 4, "table": [1]},
             ],
         ),
+        # Two owners of half a block, in the pool and in the host tier, do not agree on its second token.
+        *[
+            (
+                "WRONG_BLOCK",
+                [
+                    {"seq": seq, "token_ids": pack(ids), "computed_tokens": 6, "granted_tokens": 6, where: [1, 2]}
+                    for seq, ids in ((1, [0, 1, 2, 3, 4, 5]), (2, [0, 1, 2, 3, 4, 9]))
+                ],
+            )
+            for where in ("table", "host_table")
+        ],
+        # They agree on the block they share, not on what lies before it.
+        (
+            "WRONG_BLOCK",
+            [
+                {"seq": seq, "token_ids": pack(ids), "computed_tokens": 5, "granted_tokens": 5, "table": [seq, 3]}
+                for seq, ids in ((1, [0, 1, 2, 3, 4]), (2, [0, 1, 2, 9, 4]))
+            ],
+        ),
+        # The length granted lies from the computed one to the table's end, on the device and in the host tier.
+        *[
+            (
+                "OUT_OF_RANGE",
+                [{"seq": 1, "token_ids": bytes(28), "computed_tokens": 5, "granted_tokens": granted, where: [1, 2]}],
+            )
+            for where in ("table", "host_table")
+            for granted in (0, 4, 9)
+        ],
         (
             "WRONG_GROUP",
             [
@@ -494,10 +523,22 @@ def test_a_snapshot_that_cannot_be_is_refused(attach, refused, reason, live):
 
 
 @pytest.mark.needs("ADOPTION")
+def test_two_owners_of_half_a_block_may_part_beyond_what_both_have_computed(attach):
+    """Forked at 5 of 6 computed tokens: the child's sixth id is its own, and its write will go to a copy."""
+    parent = {"seq": 1, "token_ids": pack([0, 1, 2, 3, 4, 5]), "computed_tokens": 6, "granted_tokens": 6}
+    child = {"seq": 2, "token_ids": pack([0, 1, 2, 3, 4, 9]), "computed_tokens": 5, "granted_tokens": 5}
+    rest = {"table": [1, 2], "group": 1, "fork_tokens": 5}
+    worker = attach(num_blocks=10, live=[parent | rest, child | rest])
+    assert list(worker.answer.adopted) == [1, 2]
+    worker.tables.update({1: [1, 2], 2: [1, 2]})
+    assert copies(worker.step(advances={2: 6})) == [(2, 3)]
+
+
+@pytest.mark.needs("ADOPTION")
 def test_what_is_said_of_a_table_may_reach_its_end(attach):
     """Seven ids in eight slots: forked at the last slot, one full block hit. The next write may lie behind the fork."""
-    live = {"seq": 1, "token_ids": bytes(28), "computed_tokens": 7, "table": [1, 2], "fork_tokens": 8, "hit_blocks": 1}
-    worker = attach(num_blocks=10, live=[live])
+    live = {"seq": 1, "token_ids": bytes(28), "computed_tokens": 7, "granted_tokens": 8, "table": [1, 2]}
+    worker = attach(num_blocks=10, live=[live | {"fork_tokens": 8, "hit_blocks": 1}])
     worker.tables[1] = [1, 2]
     worker.step(advances={1: 9})
     assert len(worker.tables[1]) == 3
