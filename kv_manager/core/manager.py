@@ -235,6 +235,7 @@ class Manager:
             request.HasField("after")
             and request.after.manager_id == self.manager_id
             and request.after.epoch == pool.epoch
+            and frozenset(request.after.kinds) == kinds  # another choice of kinds is numbered otherwise
         )
         journal = pool.watch()
         if self.watch_token_ids and journal.ids is None:

@@ -47,6 +47,8 @@ def snapshot(pool: "Pool", kinds: frozenset[int], sequence: int) -> Sliced[watch
     if kinds & {watch_pb2.EVENT_KIND_SEQUENCES, watch_pb2.EVENT_KIND_TABLES}:
         for sequences in _pieces(_sequences(pool), PIECE_BLOCKS):
             yield told(snapshot=watch_pb2.Snapshot(sequences=sequences)) if sequences else None
+    if tables:  # their sequences may be gone by now, and a snapshot begins with one of its own messages
+        yield told(snapshot=watch_pb2.Snapshot())
     for seq, table in tables:
         for first in range(0, max(1, len(table)), PIECE_TABLE):
             piece = watch_pb2.TableChanged(seq=seq, first_index=first, blocks=table[first : first + PIECE_TABLE])

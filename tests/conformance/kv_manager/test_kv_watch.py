@@ -18,6 +18,7 @@ class Watching:
     """A watch whose snapshot has been read."""
 
     def __init__(self, worker, kinds=(), after=None):
+        self.kinds = kinds or [CACHE]
         self.call = worker.stub.Watch(watch_pb2.WatchRequest(pool=worker.pool, kinds=kinds, after=after), timeout=60)
         self.snapshot = [] if after is not None else self.read_snapshot()
 
@@ -36,7 +37,9 @@ class Watching:
     @property
     def position(self):
         header = self.last.header
-        return watch_pb2.WatchPosition(manager_id=header.manager_id, epoch=header.epoch, sequence=self.last.sequence)
+        return watch_pb2.WatchPosition(
+            manager_id=header.manager_id, epoch=header.epoch, sequence=self.last.sequence, kinds=self.kinds
+        )
 
 
 @pytest.fixture
@@ -165,6 +168,35 @@ def test_a_place_that_is_unknown_gets_a_snapshot(attach, watching, wrong):
     setattr(position, wrong, "another" if wrong == "manager_id" else getattr(position, wrong) + 1_000)
     again = watching(worker, after=position)
     assert list(again.read_snapshot()[0].snapshot.digests) == chain(worker, fresh(4, 1))
+
+
+@pytest.mark.parametrize(("told", "asked"), [([SEQUENCES], [CACHE]), ([SEQUENCES], [CACHE, SEQUENCES]), ([], [CACHE])])
+def test_a_place_of_other_kinds_gets_a_snapshot(attach, watching, told, asked):
+    """Three sequences are heard of, each with one digest. Event 1 of sequences is no place among the digests."""
+    worker = attach(num_blocks=12)
+    one, other = watching(worker, kinds=[SEQUENCES]), watching(worker, kinds=[CACHE])
+    for seq in (1, 2, 3):
+        worker.admit(seq, fresh(4, 100 * seq))
+    worker.step()
+    one.next()
+    other.next(3)
+    position = one.position
+    del position.kinds[:]
+    position.kinds.extend(told)
+    again = watching(worker, kinds=asked, after=position)
+    digests = [digest for piece in again.read_snapshot() for digest in piece.snapshot.digests]
+    assert len(digests) == 3
+
+
+def test_a_place_of_the_same_kinds_in_another_order_is_gone_on_from(attach, watching):
+    worker = attach(num_blocks=12)
+    one = watching(worker, kinds=[CACHE, SEQUENCES])
+    for seq in (1, 2):
+        worker.admit(seq, fresh(4, 100 * seq))
+    worker.step()
+    one.next()
+    position, rest = one.position, one.next(3)  # one of two admissions was heard; the other and two digests follow
+    assert watching(worker, kinds=[SEQUENCES, CACHE], after=position).next(3) == rest
 
 
 def test_a_dropped_pool_ends_the_watch(attach, watching):

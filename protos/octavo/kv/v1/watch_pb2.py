@@ -27,37 +27,37 @@ from octavo.kv.v1 import inspect_pb2 as octavo_dot_kv_dot_v1_dot_inspect__pb2
 from octavo.kv.v1 import steps_pb2 as octavo_dot_kv_dot_v1_dot_steps__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18octavo/kv/v1/watch.proto\x12\x0coctavo.kv.v1\x1a\x19octavo/kv/v1/common.proto\x1a\x1aoctavo/kv/v1/inspect.proto\x1a\x18octavo/kv/v1/steps.proto\"\x9a\x01\n\x0cWatchRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12&\n\x05kinds\x18\x02 \x03(\x0e\x32\x17.octavo.kv.v1.EventKind\x12/\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x1b.octavo.kv.v1.WatchPositionH\x00\x88\x01\x01\x12\x19\n\x11include_token_ids\x18\x04 \x01(\x08\x42\x08\n\x06_after\"D\n\rWatchPosition\x12\x12\n\nmanager_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"\xd9\x03\n\rWatchResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.octavo.kv.v1.ResponseHeader\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12*\n\x08snapshot\x18\x03 \x01(\x0b\x32\x16.octavo.kv.v1.SnapshotH\x00\x12-\n\x06stored\x18\x04 \x01(\x0b\x32\x1b.octavo.kv.v1.DigestsStoredH\x00\x12/\n\x07removed\x18\x05 \x01(\x0b\x32\x1c.octavo.kv.v1.DigestsRemovedH\x00\x12-\n\x07\x63leared\x18\x06 \x01(\x0b\x32\x1a.octavo.kv.v1.CacheClearedH\x00\x12-\n\x06\x62locks\x18\x07 \x01(\x0b\x32\x1b.octavo.kv.v1.BlocksChangedH\x00\x12+\n\x05table\x18\x08 \x01(\x0b\x32\x1a.octavo.kv.v1.TableChangedH\x00\x12\x35\n\x0esequence_event\x18\t \x01(\x0b\x32\x1b.octavo.kv.v1.SequenceEventH\x00\x12\x31\n\x0cpool_dropped\x18\n \x01(\x0b\x32\x19.octavo.kv.v1.PoolDroppedH\x00\x42\x07\n\x05\x65vent\"\x84\x01\n\x08Snapshot\x12\x0f\n\x07\x64igests\x18\x01 \x03(\x0c\x12\'\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x17.octavo.kv.v1.BlockInfo\x12\x30\n\tsequences\x18\x03 \x03(\x0b\x32\x1d.octavo.kv.v1.SequenceSummary\x12\x0c\n\x04last\x18\x04 \x01(\x08\"C\n\rDigestsStored\x12\x0e\n\x06parent\x18\x01 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x02 \x03(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\"!\n\x0e\x44igestsRemoved\x12\x0f\n\x07\x64igests\x18\x01 \x03(\x0c\"\x0e\n\x0c\x43\x61\x63heCleared\"8\n\rBlocksChanged\x12\'\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x17.octavo.kv.v1.BlockInfo\"@\n\x0cTableChanged\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0e\n\x06\x62locks\x18\x03 \x03(\r\"\xb1\x01\n\rSequenceEvent\x12.\n\x07summary\x18\x01 \x01(\x0b\x32\x1d.octavo.kv.v1.SequenceSummary\x12-\n\x04type\x18\x02 \x01(\x0e\x32\x1f.octavo.kv.v1.SequenceEventType\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12*\n\tpreempted\x18\x04 \x01(\x0b\x32\x17.octavo.kv.v1.Preempted\"\x1d\n\x0bPoolDropped\x12\x0e\n\x06reason\x18\x01 \x01(\t*\x85\x01\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45VENT_KIND_CACHE\x10\x01\x12\x15\n\x11\x45VENT_KIND_BLOCKS\x10\x02\x12\x15\n\x11\x45VENT_KIND_TABLES\x10\x03\x12\x18\n\x14\x45VENT_KIND_SEQUENCES\x10\x04*\xa6\x02\n\x11SequenceEventType\x12#\n\x1fSEQUENCE_EVENT_TYPE_UNSPECIFIED\x10\x00\x12 \n\x1cSEQUENCE_EVENT_TYPE_ADMITTED\x10\x01\x12\"\n\x1eSEQUENCE_EVENT_TYPE_READMITTED\x10\x02\x12\x1e\n\x1aSEQUENCE_EVENT_TYPE_FORKED\x10\x03\x12!\n\x1dSEQUENCE_EVENT_TYPE_PREEMPTED\x10\x04\x12\x1f\n\x1bSEQUENCE_EVENT_TYPE_RESUMED\x10\x05\x12 \n\x1cSEQUENCE_EVENT_TYPE_RELEASED\x10\x06\x12 \n\x1cSEQUENCE_EVENT_TYPE_REJECTED\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18octavo/kv/v1/watch.proto\x12\x0coctavo.kv.v1\x1a\x19octavo/kv/v1/common.proto\x1a\x1aoctavo/kv/v1/inspect.proto\x1a\x18octavo/kv/v1/steps.proto\"\x9a\x01\n\x0cWatchRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12&\n\x05kinds\x18\x02 \x03(\x0e\x32\x17.octavo.kv.v1.EventKind\x12/\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x1b.octavo.kv.v1.WatchPositionH\x00\x88\x01\x01\x12\x19\n\x11include_token_ids\x18\x04 \x01(\x08\x42\x08\n\x06_after\"l\n\rWatchPosition\x12\x12\n\nmanager_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12&\n\x05kinds\x18\x04 \x03(\x0e\x32\x17.octavo.kv.v1.EventKind\"\xd9\x03\n\rWatchResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.octavo.kv.v1.ResponseHeader\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12*\n\x08snapshot\x18\x03 \x01(\x0b\x32\x16.octavo.kv.v1.SnapshotH\x00\x12-\n\x06stored\x18\x04 \x01(\x0b\x32\x1b.octavo.kv.v1.DigestsStoredH\x00\x12/\n\x07removed\x18\x05 \x01(\x0b\x32\x1c.octavo.kv.v1.DigestsRemovedH\x00\x12-\n\x07\x63leared\x18\x06 \x01(\x0b\x32\x1a.octavo.kv.v1.CacheClearedH\x00\x12-\n\x06\x62locks\x18\x07 \x01(\x0b\x32\x1b.octavo.kv.v1.BlocksChangedH\x00\x12+\n\x05table\x18\x08 \x01(\x0b\x32\x1a.octavo.kv.v1.TableChangedH\x00\x12\x35\n\x0esequence_event\x18\t \x01(\x0b\x32\x1b.octavo.kv.v1.SequenceEventH\x00\x12\x31\n\x0cpool_dropped\x18\n \x01(\x0b\x32\x19.octavo.kv.v1.PoolDroppedH\x00\x42\x07\n\x05\x65vent\"\x84\x01\n\x08Snapshot\x12\x0f\n\x07\x64igests\x18\x01 \x03(\x0c\x12\'\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x17.octavo.kv.v1.BlockInfo\x12\x30\n\tsequences\x18\x03 \x03(\x0b\x32\x1d.octavo.kv.v1.SequenceSummary\x12\x0c\n\x04last\x18\x04 \x01(\x08\"C\n\rDigestsStored\x12\x0e\n\x06parent\x18\x01 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x02 \x03(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\"!\n\x0e\x44igestsRemoved\x12\x0f\n\x07\x64igests\x18\x01 \x03(\x0c\"\x0e\n\x0c\x43\x61\x63heCleared\"8\n\rBlocksChanged\x12\'\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x17.octavo.kv.v1.BlockInfo\"@\n\x0cTableChanged\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0e\n\x06\x62locks\x18\x03 \x03(\r\"\xb1\x01\n\rSequenceEvent\x12.\n\x07summary\x18\x01 \x01(\x0b\x32\x1d.octavo.kv.v1.SequenceSummary\x12-\n\x04type\x18\x02 \x01(\x0e\x32\x1f.octavo.kv.v1.SequenceEventType\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12*\n\tpreempted\x18\x04 \x01(\x0b\x32\x17.octavo.kv.v1.Preempted\"\x1d\n\x0bPoolDropped\x12\x0e\n\x06reason\x18\x01 \x01(\t*\x85\x01\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45VENT_KIND_CACHE\x10\x01\x12\x15\n\x11\x45VENT_KIND_BLOCKS\x10\x02\x12\x15\n\x11\x45VENT_KIND_TABLES\x10\x03\x12\x18\n\x14\x45VENT_KIND_SEQUENCES\x10\x04*\xa6\x02\n\x11SequenceEventType\x12#\n\x1fSEQUENCE_EVENT_TYPE_UNSPECIFIED\x10\x00\x12 \n\x1cSEQUENCE_EVENT_TYPE_ADMITTED\x10\x01\x12\"\n\x1eSEQUENCE_EVENT_TYPE_READMITTED\x10\x02\x12\x1e\n\x1aSEQUENCE_EVENT_TYPE_FORKED\x10\x03\x12!\n\x1dSEQUENCE_EVENT_TYPE_PREEMPTED\x10\x04\x12\x1f\n\x1bSEQUENCE_EVENT_TYPE_RESUMED\x10\x05\x12 \n\x1cSEQUENCE_EVENT_TYPE_RELEASED\x10\x06\x12 \n\x1cSEQUENCE_EVENT_TYPE_REJECTED\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'octavo.kv.v1.watch_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EVENTKIND']._serialized_start=1417
-  _globals['_EVENTKIND']._serialized_end=1550
-  _globals['_SEQUENCEEVENTTYPE']._serialized_start=1553
-  _globals['_SEQUENCEEVENTTYPE']._serialized_end=1847
+  _globals['_EVENTKIND']._serialized_start=1457
+  _globals['_EVENTKIND']._serialized_end=1590
+  _globals['_SEQUENCEEVENTTYPE']._serialized_start=1593
+  _globals['_SEQUENCEEVENTTYPE']._serialized_end=1887
   _globals['_WATCHREQUEST']._serialized_start=124
   _globals['_WATCHREQUEST']._serialized_end=278
   _globals['_WATCHPOSITION']._serialized_start=280
-  _globals['_WATCHPOSITION']._serialized_end=348
-  _globals['_WATCHRESPONSE']._serialized_start=351
-  _globals['_WATCHRESPONSE']._serialized_end=824
-  _globals['_SNAPSHOT']._serialized_start=827
-  _globals['_SNAPSHOT']._serialized_end=959
-  _globals['_DIGESTSSTORED']._serialized_start=961
-  _globals['_DIGESTSSTORED']._serialized_end=1028
-  _globals['_DIGESTSREMOVED']._serialized_start=1030
-  _globals['_DIGESTSREMOVED']._serialized_end=1063
-  _globals['_CACHECLEARED']._serialized_start=1065
-  _globals['_CACHECLEARED']._serialized_end=1079
-  _globals['_BLOCKSCHANGED']._serialized_start=1081
-  _globals['_BLOCKSCHANGED']._serialized_end=1137
-  _globals['_TABLECHANGED']._serialized_start=1139
-  _globals['_TABLECHANGED']._serialized_end=1203
-  _globals['_SEQUENCEEVENT']._serialized_start=1206
-  _globals['_SEQUENCEEVENT']._serialized_end=1383
-  _globals['_POOLDROPPED']._serialized_start=1385
-  _globals['_POOLDROPPED']._serialized_end=1414
+  _globals['_WATCHPOSITION']._serialized_end=388
+  _globals['_WATCHRESPONSE']._serialized_start=391
+  _globals['_WATCHRESPONSE']._serialized_end=864
+  _globals['_SNAPSHOT']._serialized_start=867
+  _globals['_SNAPSHOT']._serialized_end=999
+  _globals['_DIGESTSSTORED']._serialized_start=1001
+  _globals['_DIGESTSSTORED']._serialized_end=1068
+  _globals['_DIGESTSREMOVED']._serialized_start=1070
+  _globals['_DIGESTSREMOVED']._serialized_end=1103
+  _globals['_CACHECLEARED']._serialized_start=1105
+  _globals['_CACHECLEARED']._serialized_end=1119
+  _globals['_BLOCKSCHANGED']._serialized_start=1121
+  _globals['_BLOCKSCHANGED']._serialized_end=1177
+  _globals['_TABLECHANGED']._serialized_start=1179
+  _globals['_TABLECHANGED']._serialized_end=1243
+  _globals['_SEQUENCEEVENT']._serialized_start=1246
+  _globals['_SEQUENCEEVENT']._serialized_end=1423
+  _globals['_POOLDROPPED']._serialized_start=1425
+  _globals['_POOLDROPPED']._serialized_end=1454
 # @@protoc_insertion_point(module_scope)

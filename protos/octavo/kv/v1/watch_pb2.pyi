@@ -55,14 +55,16 @@ class WatchRequest(_message.Message):
     def __init__(self, pool: _Optional[str] = ..., kinds: _Optional[_Iterable[_Union[EventKind, str]]] = ..., after: _Optional[_Union[WatchPosition, _Mapping]] = ..., include_token_ids: bool = ...) -> None: ...
 
 class WatchPosition(_message.Message):
-    __slots__ = ("manager_id", "epoch", "sequence")
+    __slots__ = ("manager_id", "epoch", "sequence", "kinds")
     MANAGER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
     manager_id: str
     epoch: int
     sequence: int
-    def __init__(self, manager_id: _Optional[str] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+    kinds: _containers.RepeatedScalarFieldContainer[EventKind]
+    def __init__(self, manager_id: _Optional[str] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., kinds: _Optional[_Iterable[_Union[EventKind, str]]] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
     __slots__ = ("header", "sequence", "snapshot", "stored", "removed", "cleared", "blocks", "table", "sequence_event", "pool_dropped")
