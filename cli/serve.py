@@ -45,6 +45,8 @@ def serve(
     """
     from cli.run_stack import run_stack
 
+    if not 0 <= grace_seconds <= 86_400:  # typer's own range lets NaN through
+        raise typer.BadParameter(f"{grace_seconds:g} is not in the range 0 to 86400", param_hint="'--grace-seconds'")
     stack.check_installed()
     if not model.exists():
         hint = " (fetch it: octavo models fetch smollm2)" if model == DEFAULT_MODEL else ""

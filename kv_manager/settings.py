@@ -30,8 +30,8 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0.1 <= self.lease_seconds <= 86_400:
             raise ValueError(f"lease_seconds is {self.lease_seconds:g}, must be 0.1 to 86400")
-        if self.grace_seconds < 0:
-            raise ValueError(f"grace_seconds is {self.grace_seconds:g}, must not be negative")
+        if not 0 <= self.grace_seconds <= 86_400:
+            raise ValueError(f"grace_seconds is {self.grace_seconds:g}, must be 0 to 86400")
         if not 1 <= self.max_pool_blocks < 1 << 31:
             raise ValueError(f"max_pool_blocks is {self.max_pool_blocks}, must be 1 to {(1 << 31) - 1}")
         if self.log_level not in ("debug", "info", "warning", "error"):

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 NOTICE_SECONDS = 0.2
 REPEAT_SECONDS = 1.0
+TURNS_TO_END = 16
+"""Turns of the event loop after a stop, in which handlers of cut calls see their cancellation and end; they take two."""
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -87,7 +89,10 @@ class Server:
             await self._health.set(service, status)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Refuse new calls, let running ones finish for up to ``grace_seconds``, then cancel them."""
+        """Refuse new calls, let running ones finish for up to ``grace_seconds``, then cancel them.
+
+        A client whose call is cut then sees UNAVAILABLE from gRPC itself, without ``ErrorInfo``.
+        """
         self._ready = False
         # NOT_SERVING for good: a late set_ready(True) of a poller must not lift it.
         await self._health.enter_graceful_shutdown()
@@ -96,6 +101,9 @@ class Server:
         self._errors.draining = True
         await asyncio.sleep(min(NOTICE_SECONDS, grace_seconds))
         await self._server.stop(grace_seconds)
+        # A loop that closes before they have ended cancels gRPC's tasks around them, which logs each as an error.
+        for _ in range(TURNS_TO_END):
+            await asyncio.sleep(0)
 
 
 async def until_signal() -> signal.Signals:
@@ -123,7 +131,7 @@ async def until_signal() -> signal.Signals:
 async def serve_until_signal(server: Server, grace_seconds: float) -> None:
     """Serve until a signal, then drain: not ready at once, new calls UNAVAILABLE, running ones get ``grace_seconds``.
 
-    What still runs then is cancelled and ends with a terminal status. What the service owns is the caller's to close
+    What still runs then is cut and ends UNAVAILABLE. What the service owns is the caller's to close
     afterwards, since running calls need it until they end.
     """
     number = await until_signal()

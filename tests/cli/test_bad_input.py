@@ -24,6 +24,9 @@ NOT_UTF8 = "octavo: text must be UTF-8, found byte 0xff at character 1\n"
         (["inspect", "--seq", str(2**64)], "--seq"),
         (["inspect", "--seq", "-1"], "--seq"),
         (["inspect", "--block", str(2**32)], "--block"),
+        (["serve", "--grace-seconds", "nan"], "--grace-seconds"),
+        (["serve", "--grace-seconds", "inf"], "--grace-seconds"),
+        (["serve", "--grace-seconds", "-1"], "--grace-seconds"),
     ],
 )
 def test_an_option_out_of_range_is_named(octavo: Any, arguments: list[str], option: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import grpc
 import psutil
@@ -28,10 +29,16 @@ class ManagerProcess:
     metrics: str | None
     channel: grpc.Channel
     started: float
+    stderr: IO[str]
 
     @property
     def stub(self) -> kv_manager_pb2_grpc.KvManagerServiceStub:
         return kv_manager_pb2_grpc.KvManagerServiceStub(self.channel)
+
+    def log(self) -> list[str]:
+        """What it logged, once it has ended: it writes where we read. Warnings and worse, unless flags say otherwise."""
+        self.stderr.seek(0)
+        return self.stderr.read().splitlines()
 
     def resident_bytes(self) -> int:
         return psutil.Process(self.process.pid).memory_info().rss
@@ -52,7 +59,7 @@ def _run(*arguments: str) -> Iterator[ManagerProcess]:
             assert line, (log.seek(0), log.read())
             ready = json.loads(line)
             with grpc.insecure_channel(ready["grpc"]) as channel:
-                yield ManagerProcess(process, ready["grpc"], ready["metrics"], channel, started)
+                yield ManagerProcess(process, ready["grpc"], ready["metrics"], channel, started, log)
         finally:
             process.terminate()
             process.wait(20)

@@ -37,6 +37,8 @@ def test_workers_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "said"),
     [
         (["--grace-seconds", "-1"], "--grace-seconds: Input should be greater than or equal to 0, found '-1'"),
+        (["--grace-seconds", "nan"], "--grace-seconds"),
+        (["--grace-seconds", "inf"], "--grace-seconds"),
         (["--workers", "nowhere"], "--workers"),
         (["--workers", ","], "--workers"),
         (["--log-level", "loud"], "--log-level"),
