@@ -2,12 +2,12 @@
 
 Block states (I1: every block but the null block is in exactly one):
 
-    free        no digest, grantable: the stack of returned blocks, then the ids never granted yet
+    free        no digest, grantable: the stack of returned blocks, then the ids never used yet
     cached      a digest, grantable, hittable until granted: a queue, oldest first
     referenced  named by ref_count table entries
     fenced      no reference, but a step that must complete first may still use it
 
-    grant order   | returned, last in first out | never granted, ascending | cached, first in first out |
+    grant order   | returned, last in first out | never used, ascending | cached, first in first out |
 """
 
 from array import array
@@ -29,8 +29,9 @@ class BlockPool:
     """Blocks ``1..num_blocks`` with O(1) take, return, hit and removal from the middle.
 
     Arrays instead of objects: 28 bytes per free block. ``_next`` links the stack of free blocks and, with
-    ``_previous``, the ring of cached ones, whose sentinel is the null block. Ids above ``_high_water`` were never
-    granted and lie in no list, so a pool of ten million blocks starts without filling one.
+    ``_previous``, the ring of cached ones, whose sentinel is the null block. Ids that were never used lie in no list
+    but in ranges, one to start with and one per gap between adopted blocks: so a pool of ten million blocks starts
+    without filling a list, and is adopted and checked in time proportional to its tables.
 
     Attributes:
         ref_count: table entries that name the block.
@@ -46,8 +47,11 @@ class BlockPool:
         "_buckets",
         "_cached",
         "_fenced",
-        "_high_water",
+        "_fresh",
+        "_fresh_end",
+        "_gaps",
         "_next",
+        "_num_unused",
         "_previous",
         "_published",
         "_returned",
@@ -80,7 +84,9 @@ class BlockPool:
         self.completed_step = 0
         self.granted_blocks = 0
         self.evicted_blocks = 0
-        self._high_water = 0
+        self._num_unused = num_blocks
+        self._fresh, self._fresh_end = 1, num_blocks + 1
+        self._gaps: list[range] = []  # behind that one, the next one last
         self._top = NULL_BLOCK
         self._returned = 0
         self._cached = 0
@@ -89,19 +95,21 @@ class BlockPool:
 
     def adopt(self, references: dict[int, int]) -> None:
         """Start from tables that exist already: ``references`` counts the entries that name each block."""
-        self._high_water = max(references, default=0)
-        for block in range(self._high_water, 0, -1):
-            if count := references.get(block, 0):
-                self.ref_count[block] = count
-            else:
-                self._push(block)
+        for block, count in references.items():
+            self.ref_count[block] = count
+        self._num_unused = self.num_blocks - len(references)
+        ends = [*sorted(references), self.num_blocks + 1]
+        starts = [1, *(block + 1 for block in ends[:-1])]
+        gaps = [range(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
+        self._gaps = gaps[::-1] or [range(0)]
+        self._begin_gap()
 
     # --- counts
 
     @property
     def free_blocks(self) -> int:
         """Grantable blocks without a digest."""
-        return self._returned + self.num_blocks - self._high_water
+        return self._returned + self._num_unused
 
     @property
     def cached_blocks(self) -> int:
@@ -116,12 +124,12 @@ class BlockPool:
     @property
     def referenced_blocks(self) -> int:
         """Blocks named by at least one table."""
-        return self._high_water - self._returned - self._cached - self._fenced
+        return self.num_blocks - self._num_unused - self._returned - self._cached - self._fenced
 
     @property
     def available(self) -> int:
         """Blocks that can be taken now."""
-        return self._returned + self.num_blocks - self._high_water + self._cached
+        return self._returned + self._num_unused + self._cached
 
     # --- references
 
@@ -131,8 +139,12 @@ class BlockPool:
         if block:
             self._top = self._next[block]
             self._returned -= 1
-        elif self._high_water < self.num_blocks:
-            self._high_water = block = self._high_water + 1
+        elif self._num_unused:
+            self._num_unused -= 1
+            block = self._fresh
+            self._fresh = block + 1
+            if self._fresh == self._fresh_end and self._gaps:
+                self._begin_gap()
         else:
             block = self._next[NULL_BLOCK]
             assert block != NULL_BLOCK, "a block was taken from an empty pool: capacity was miscounted"
@@ -291,11 +303,12 @@ class BlockPool:
     def grant_order(self) -> Iterator[int]:
         """Every grantable block in the order in which ``take`` would grant them."""
         yield from self._stack()
-        yield from range(self._high_water + 1, self.num_blocks + 1)
+        for unused in self.unused():
+            yield from unused
         yield from self._ring()
 
     def listed(self) -> tuple[list[int], list[int]]:
-        """The grantable blocks that were granted before: those without a digest and those with one, in grant order."""
+        """The grantable blocks that were used before: those without a digest and those with one, in grant order."""
         return list(self._stack()), list(self._ring())
 
     def fenced(self) -> Iterator[int]:
@@ -303,10 +316,16 @@ class BlockPool:
         for fence in sorted(self._buckets):
             yield from self._buckets[fence]
 
-    @property
-    def high_water(self) -> int:
-        """The greatest id ever granted; everything above is free."""
-        return self._high_water
+    def unused(self) -> list[range]:
+        """The blocks that nobody was granted yet, in grant order; all of them are free."""
+        return [each for each in (range(self._fresh, self._fresh_end), *self._gaps[::-1]) if each]
+
+    def used(self) -> Iterator[int]:
+        """Every block that was granted or adopted, in order of the ids."""
+        start = 1
+        for unused in [*self.unused(), range(self.num_blocks + 1, self.num_blocks + 2)]:
+            yield from range(start, unused.start)
+            start = unused.stop
 
     # --- lists
 
@@ -321,6 +340,10 @@ class BlockPool:
         while block:
             yield block
             block = self._next[block]
+
+    def _begin_gap(self) -> None:
+        gap = self._gaps.pop()
+        self._fresh, self._fresh_end = gap.start, gap.stop
 
     def _give_back(self, block: int) -> None:
         if self.digest[block] is None:

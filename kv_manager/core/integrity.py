@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 
 def violations(pool: "Pool") -> list[str]:
-    """What is wrong, one line each; empty when everything adds up. Takes time in proportion to the pool."""
+    """What is wrong, one line each; empty when everything adds up.
+
+    Takes time in proportion to the blocks that were ever used: the others lie in ranges, and no list or table may name
+    them.
+    """
     blocks = pool.blocks
     return [
         *_check_states(blocks),
@@ -26,20 +30,24 @@ def violations(pool: "Pool") -> list[str]:
 def _check_states(blocks: BlockPool) -> list[str]:
     """I1: every block is in exactly one state, and the counts agree; I5: what is grantable has passed its fence."""
     found: list[str] = []
-    grantable, fenced = list(blocks.grant_order()), list(blocks.fenced())
-    referenced = [block for block in range(1, blocks.num_blocks + 1) if blocks.ref_count[block] > 0]
+    returned, cached = blocks.listed()
+    grantable, fenced, used = [*returned, *cached], list(blocks.fenced()), list(blocks.used())
+    referenced = [block for block in used if blocks.ref_count[block] > 0]
     places = Counter([*grantable, *fenced, *referenced])
-    for block in range(1, blocks.num_blocks + 1):
+    for block in used:
         if places[block] != 1:
             found.append(f"I1: block {block} is in {places[block]} states")
         if blocks.ref_count[block] < 0:
             found.append(f"I2: block {block} has reference count {blocks.ref_count[block]}")
-    if set(places) - set(range(1, blocks.num_blocks + 1)):
-        found.append("I1: a list holds a block outside the pool")
-    cached = sum(blocks.digest[block] is not None for block in grantable)
+    if places.keys() - set(used):
+        found.append("I1: a list holds a block that nobody was granted")
+    found += [f"I1: block {block} lies among those without a digest" for block in returned if blocks.digest[block]]
+    found += [f"I1: block {block} lies among the cached ones" for block in cached if blocks.digest[block] is None]
+    unused = sum(map(len, blocks.unused()))
     counts = (
-        ("free", blocks.free_blocks, len(grantable) - cached),
-        ("cached", blocks.cached_blocks, cached),
+        ("all", blocks.num_blocks, len(used) + unused),
+        ("free", blocks.free_blocks, len(returned) + unused),
+        ("cached", blocks.cached_blocks, len(cached)),
         ("fenced", blocks.fenced_blocks, len(fenced)),
         ("referenced", blocks.referenced_blocks, len(referenced)),
     )
@@ -56,12 +64,13 @@ def _check_references(pool: "Pool") -> list[str]:
     """I2: a reference count is the number of table entries that name the block."""
     named = Counter(block for sequence in pool.sequences.values() for block in sequence.table)
     del named[0]
-    ref_count = pool.blocks.ref_count
+    ref_count, used = pool.blocks.ref_count, list(pool.blocks.used())
     found = [
         f"I2: block {block} has reference count {ref_count[block]}, tables name it {named[block]} times"
-        for block in range(1, pool.blocks.num_blocks + 1)
+        for block in used
         if ref_count[block] != named[block]
     ]
+    found += [f"I2: a table names block {block}, which was never granted" for block in named.keys() - set(used)]
     if ref_count[0] or pool.blocks.digest[0] is not None:
         found.append("I2: the null block is referenced or hashed")
     return found
@@ -70,7 +79,7 @@ def _check_references(pool: "Pool") -> list[str]:
 def _check_index(blocks: BlockPool) -> list[str]:
     """The index names exactly the blocks that hold a digest."""
     found: list[str] = []
-    holding = {block: digest for block, digest in enumerate(blocks.digest) if digest is not None}
+    holding = {block: digest for block in blocks.used() if (digest := blocks.digest[block]) is not None}
     indexed = {block: digest for digest in blocks.index.digests() for block in blocks.index.holders(digest)}
     if holding != indexed:
         wrong = sorted(holding.items() ^ indexed.items())
@@ -143,9 +152,9 @@ def state_digest(pool: "Pool") -> bytes:
 
     add(pool.spec.SerializeToString(deterministic=True), pool.epoch, pool.step, blocks.completed_step)
     add(pool.greatest_seq, sorted(pool.refused), pool.draining)
-    add(blocks.high_water, blocks.listed())
+    add(blocks.unused(), blocks.listed())
     add(list(blocks.fenced()))
-    for block in range(1, blocks.high_water + 1):
+    for block in blocks.used():
         fence = blocks.fence[block] if blocks.fence[block] > blocks.completed_step else 0
         add(block, blocks.ref_count[block], fence, blocks.digest[block])
     add(sorted(blocks.unconfirmed.items()), sorted(blocks.swap_sources.items()), pool.host.state())

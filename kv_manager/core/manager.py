@@ -217,7 +217,7 @@ class Manager:
         return inspection.blocks(self._pool(request.pool), request)
 
     def check_integrity(self, request: inspect_pb2.CheckIntegrityRequest) -> inspect_pb2.CheckIntegrityResponse:
-        """Every invariant from scratch; takes time in proportion to the pool."""
+        """Every invariant from scratch; takes time in proportion to the blocks that were ever used."""
         pool = self._pool(request.pool)
         return inspect_pb2.CheckIntegrityResponse(
             header=pool.header(),

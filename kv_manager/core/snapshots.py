@@ -91,7 +91,7 @@ def _blocks(pool: "Pool") -> Sliced[inspect_pb2.BlockInfo]:
     # A table that changes before the snapshot ends changes its blocks too, and their events name their owners.
     yield from views.note_owners(pool, owners, range(1, blocks.num_blocks + 1))
     work = 0
-    for block in range(1, blocks.high_water + 1):
+    for block in blocks.used():
         work += 1
         if blocks.ref_count[block] or blocks.digest[block] is not None or not blocks.in_free_list(block):
             work += SLICE_LOOKS // SLICE_BLOCKS

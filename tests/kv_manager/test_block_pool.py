@@ -1,6 +1,8 @@
 """The free list, the index and the fences on their own."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kv_manager.core.block_pool import BlockPool
 from kv_manager.core.prefix_index import PrefixIndex
@@ -23,7 +25,36 @@ def test_blocks_never_granted_come_in_order_of_their_ids():
 def test_a_pool_of_ten_million_blocks_starts_without_touching_them():
     pool = BlockPool(10_000_000)
     assert take(pool, 2) == [1, 2]
-    assert (pool.high_water, pool.free_blocks) == (2, 9_999_998)
+    assert (pool.unused(), pool.free_blocks) == ([range(3, 10_000_001)], 9_999_998)
+
+
+@given(st.integers(1, 12), st.data())
+def test_adopted_blocks_leave_their_gaps(size, data):
+    """What lies between adopted blocks is granted first, in order, then what lies behind them."""
+    references = data.draw(st.dictionaries(st.integers(1, size), st.integers(1, 3)))
+    pool = BlockPool(size)
+    pool.adopt(references)
+    gaps = [block for block in range(1, size + 1) if block not in references]
+    assert (list(pool.used()), list(pool.grant_order())) == (sorted(references), gaps)
+    assert (pool.available, pool.free_blocks, pool.referenced_blocks) == (len(gaps), len(gaps), len(references))
+    assert take(pool, len(gaps)) == gaps
+    assert (list(pool.used()), pool.unused()) == (list(range(1, size + 1)), [])
+
+
+def test_a_returned_block_is_granted_before_the_gaps():
+    pool = BlockPool(5)
+    pool.adopt({2: 1, 4: 2})
+    pool.drop(2, fence=0)
+    assert list(pool.grant_order()) == [2, 1, 3, 5]
+
+
+@pytest.mark.parametrize("adopted", [{}, {1: 1}, {1 << 20: 1}])
+def test_adopting_a_large_pool_looks_at_its_tables_alone(adopted):
+    """A million blocks, none or one of them in a table: one range of free ones, however high the block's id."""
+    pool = BlockPool(1 << 20)
+    pool.adopt(adopted)
+    assert (len(pool.unused()), list(pool.used())) == (1, list(adopted))
+    assert pool.listed() == ([], [])
 
 
 def test_taking_from_an_empty_pool_is_a_bug_of_the_caller():
