@@ -56,7 +56,7 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
         BeforeValidator(_split),
         Field(description="origins whose pages may call the HTTP API, https://host,https://host or *; empty: none"),
     ] = ()
-    grace_seconds: Annotated[float, Field(ge=0, le=86_400, description="seconds that running streams get at SIGTERM")] = 30.0
+    grace_seconds: Annotated[float, Field(ge=0, le=86_400, description="seconds running streams get at SIGTERM")] = 30.0
     metrics: Annotated[OptionalAddress, Field(description="address of the Prometheus page; empty: none")] = ""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severe log")] = "info"
     worker_ca: Annotated[OptionalPath, Field(description="reach the workers by TLS, verified by this CA")] = None

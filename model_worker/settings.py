@@ -80,7 +80,7 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
     lease_patience: Annotated[
         float, Field(gt=0, description="seconds a broken stream to the manager is tried again")
     ] = 2.0
-    grace_seconds: Annotated[float, Field(ge=0, le=86_400, description="seconds running requests get at SIGTERM")] = 30.0
+    grace_seconds: Annotated[float, Field(ge=0, le=86_400, description="seconds requests get at SIGTERM")] = 30.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severe log")] = "info"
     manager_ca: Annotated[OptionalPath, Field(description="reach the manager by TLS, verified by this CA")] = None
     manager_certificate: Annotated[OptionalPath, Field(description="client certificate for the manager")] = None

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 NOTICE_SECONDS = 0.2
 REPEAT_SECONDS = 1.0
 TURNS_TO_END = 16
-"""Turns of the event loop after a stop, in which handlers of cut calls see their cancellation and end; they take two."""
+"""Turns of the event loop after a stop, in which handlers of cut calls hear of it and end; they take two."""
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

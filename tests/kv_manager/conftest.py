@@ -36,7 +36,7 @@ class ManagerProcess:
         return kv_manager_pb2_grpc.KvManagerServiceStub(self.channel)
 
     def log(self) -> list[str]:
-        """What it logged, once it has ended: it writes where we read. Warnings and worse, unless flags say otherwise."""
+        """What it logged, once it has ended: it writes where we read. Warnings and worse, unless a flag says more."""
         self.stderr.seek(0)
         return self.stderr.read().splitlines()
 
