@@ -15,7 +15,7 @@ from kv_manager.core.host_tier import NO_HOST_BLOCK
 from kv_manager.core.pool import Pool
 from kv_manager.core.prefix import TOKEN_BYTES
 from kv_manager.core.sequence import Sequence
-from kv_manager.core.validation import validate_tokens
+from kv_manager.core.validation import validate_id, validate_tokens
 from octavo.kv.v1 import attach_pb2
 
 NO_HOST_ENTRY = (1 << 32) - 1
@@ -49,6 +49,7 @@ def adopt(pool: Pool, snapshot: Rows[attach_pb2.LiveSequence]) -> Adoption:
         if live.seq == 0 or live.seq in seen:
             raise bad_item(field, "DUPLICATE_SEQUENCE", f"sequence {live.seq} appears twice or is 0")
         seen.add(live.seq)
+        validate_id(f"{field}.seq", live.seq)
         _validate(pool, field, live)
         if live.table or (live.host_table and pool.host.num_blocks):
             adopted.append(_sequence(pool, live))

@@ -71,6 +71,8 @@ class Manager:
 
         One of the same name is dropped with all its digests; its epoch is over. But not while another worker process
         holds a stream on it and is heard: two workers with one pool name would end each other's streams in turn.
+
+        A Drain is meant for the worker process: a pool that it takes over from itself goes on draining.
         """
         spec, snapshot = self._read_snapshot(list(parts))
         holder = self._tenures.get(spec.pool)
@@ -78,6 +80,8 @@ class Manager:
             raise pool_in_use(spec.pool, holder.pool.spec.worker_id)
         pool = Pool.create(self.manager_id, spec, self._next_epoch)
         adoption = adopt(pool, snapshot)
+        if holder is not None and holder.pool.spec.worker_id == spec.worker_id:
+            pool.draining = holder.pool.draining
         self._next_epoch += 1
         if spec.pool in self._tenures:
             self._drop(spec.pool, "another Attach has taken its place")

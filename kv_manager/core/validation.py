@@ -16,6 +16,8 @@ MAX_NAME_BYTES = 256
 MAX_BLOCK_SIZE = 65_536
 MAX_FIRST_STEP = 1 << 62
 """Fences are kept as signed 64-bit steps; from here on no pool lives long enough to reach their end."""
+MAX_SEQUENCE_ID = (1 << 63) - 1
+"""Ids grow with each new request: one at the end of u64 would leave no room for the next."""
 
 
 def validate_spec(spec: attach_pb2.PoolSpec, max_blocks: int) -> None:
@@ -206,6 +208,7 @@ class _StepCheck:
                     f"{field}.num_tokens", "OUT_OF_RANGE", f"is {fork.num_tokens}, the parent holds {capacity} at most"
                 )
             for seq in fork.children:
+                validate_id(f"{field}.children", seq)
                 if seq == 0 or seq in pool.sequences or seq in children:
                     raise bad_item(f"{field}.children", "SEQUENCE_EXISTS", f"sequence {seq} is live already or 0")
                 children[seq] = fork.num_tokens
@@ -298,6 +301,7 @@ class _StepCheck:
             if seq in seen:
                 raise bad_item(field, "DUPLICATE_SEQUENCE", f"sequence {seq} appears twice")
             seen.add(seq)
+            validate_id(f"{field}.seq", seq)
             if seq == 0 or ((seq in pool.sequences or seq in self.children) and seq not in self.released):
                 raise bad_item(field, "SEQUENCE_EXISTS", f"sequence {seq} is live already or 0")
             old = pool.adopted_up_to < seq <= pool.greatest_seq and seq not in pool.refused
@@ -335,6 +339,16 @@ class _StepCheck:
 
     def _unknown(self, field: str, seq: int) -> Exception:
         return bad_item(field, "UNKNOWN_SEQUENCE", f"pool {self.pool.name!r} has no live sequence {seq}")
+
+
+def validate_id(field: str, seq: int) -> None:
+    """Refuse an id of a new sequence above which no new one could come.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT naming the field.
+    """
+    if seq > MAX_SEQUENCE_ID:
+        raise bad_item(field, "OUT_OF_RANGE", f"is {seq}, must be at most {MAX_SEQUENCE_ID}")
 
 
 def validate_tokens(field: str, token_ids: bytes) -> None:

@@ -101,7 +101,7 @@ class NextStep:
 
     def __init__(self, dice: random.Random, pool: inspect_pb2.InspectPoolResponse, heard: int) -> None:
         self.dice = dice
-        self.heard = max([heard, *(each.seq for each in pool.sequences if each.seq < 2**63)])
+        self.heard = max([heard, *(each.seq for each in pool.sequences if each.seq < 2**62)])
         summary = pool.summary
         self.block_size = summary.spec.block_size
         step = min(summary.header.step + 1, 2**64 - 1)

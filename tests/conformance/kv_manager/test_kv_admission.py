@@ -117,6 +117,52 @@ def test_a_drained_pool_admits_nobody_new_and_lets_the_rest_end(attach):
     assert worker.summary().draining
 
 
+def test_a_worker_that_attaches_anew_stays_drained_another_process_does_not(attach):
+    """The operator meant the process: it takes its own pool over, with or without tables, and admits nobody new."""
+    worker = attach(pool="drained", worker_id="A", num_blocks=10)
+    worker.stub.Drain(kv_manager_pb2.DrainRequest(pool="drained"))
+    worker.attached = False
+    again = attach(pool="drained", worker_id="A", num_blocks=10)
+    assert again.summary().draining
+    assert waiting(again.admit(1, fresh(2, 1))) == {1: "DRAINING"}
+    again.attached = False
+    other = attach(pool="drained", worker_id="B", num_blocks=10)
+    assert not other.summary().draining
+    assert list(grants(other.admit(1, fresh(2, 1)))) == [1]
+
+
+def test_a_waiting_request_that_is_given_up_releases_its_id(attach, refused):
+    """Its id stays valid until then, after that it is old; the release itself changes no block."""
+    worker = attach(num_blocks=4)
+    worker.admit(1, fresh(12, 1))
+    assert waiting(worker.admit(2, fresh(8, 100))) == {2: "POOL"}
+    assert waiting(worker.admit(4, fresh(8, 200))) == {4: "POOL"}
+    assert waiting(worker.admit(2, fresh(8, 100))) == {2: "POOL"}
+    stats = worker.summary().stats
+    assert worker.step(releases=[2, 3]).stats == stats  # 3 was never heard of, but is not above 4
+    for seq in (2, 3):
+        with refused("INVALID_ARGUMENT", "STALE_SEQUENCE_ID"):
+            worker.admit(seq, fresh(8, 100))
+    response = worker.step(releases=[1], admits=[admit(4, fresh(8, 200))])
+    assert list(grants(response)) == [4]
+
+
+def test_the_greatest_id_leaves_no_new_one_and_is_taken(attach, refused):
+    worker = attach(num_blocks=4)
+    assert list(grants(worker.admit(2**63 - 1, fresh(2, 1)))) == [2**63 - 1]
+    with refused("INVALID_ARGUMENT", "OUT_OF_RANGE"):
+        worker.admit(2**63, fresh(2, 1))
+
+
+def test_what_a_waiting_request_needs_is_the_total(attach):
+    """Two of four blocks are free. Eleven tokens take 3, whatever is free; the watermark of 1 makes it 4."""
+    worker = attach(num_blocks=4, watermark_blocks=1)
+    worker.admit(1, fresh(7, 1))
+    response = worker.admit(2, fresh(11, 100))
+    assert [(item.seq, item.needed) for item in response.waiting] == [(2, 4)]
+    assert worker.available() == 2
+
+
 def test_an_advance_that_outgrows_the_pool_is_rejected_and_released(attach):
     worker = attach(num_blocks=3)
     worker.admit(1, fresh(11, 1))

@@ -461,6 +461,7 @@ def test_a_manager_started_empty_takes_live_tables_over(attach):
     ("reason", "live"),
     [
         ("DUPLICATE_SEQUENCE", [{"seq": 1, "token_ids": bytes(4)}] * 2),
+        ("OUT_OF_RANGE", [{"seq": 2**63, "token_ids": bytes(4)}]),
         ("EMPTY", [{"seq": 1}]),
         ("OUT_OF_RANGE", [{"seq": 1, "token_ids": bytes(40), "computed_tokens": 5, "table": [1]}]),
         ("OUT_OF_RANGE", [{"seq": 1, "token_ids": bytes(4), "computed_tokens": 2, "table": [1]}]),

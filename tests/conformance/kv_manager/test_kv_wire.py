@@ -130,6 +130,9 @@ BAD_ITEMS = {
     "admit again of a live one": ("SEQUENCE_EXISTS", {"admits": [admit(1, [1], again=True)]}),
     "admit of an old one": ("STALE_SEQUENCE_ID", {"releases": [1], "admits": [admit(1, [1])]}),
     "admit of 0": ("SEQUENCE_EXISTS", {"admits": [admit(0, [1])]}),
+    "admit above which no id is left": ("OUT_OF_RANGE", {"admits": [admit(2**63, [1])]}),
+    "admit again above it": ("OUT_OF_RANGE", {"admits": [admit(2**64 - 1, [1], again=True)]}),
+    "fork into an id above which none is left": ("OUT_OF_RANGE", {"forks": [(1, [3, 2**63], 6)]}),
     "admit twice": ("DUPLICATE_SEQUENCE", {"admits": [admit(9, [1]), admit(9, [1])]}),
     "admit of nothing": ("EMPTY", {"admits": [admit(9, [], num_tokens=1)]}),
     "admit of half a token": (
