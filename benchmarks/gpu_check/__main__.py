@@ -22,10 +22,6 @@ def main() -> int:
     arguments = parser.parse_args()
     device, table = arguments.device, Table(arguments.seconds)
     torch.manual_seed(arguments.seed)
-    if device == "cpu":
-        from interpreter import repair
-
-        repair()
 
     name = torch.cuda.get_device_name() if device == "cuda" else "Triton's interpreter"
     heading = f"{name} · torch {torch.__version__} · {kernels.backend(device)} · seed {arguments.seed}"

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import triton
-import triton.language as tl
-from triton.runtime import interpreter
+import triton  # type: ignore[import-untyped, unused-ignore]
+import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
+from triton.runtime import interpreter  # type: ignore[import-untyped, unused-ignore]
 
 REFUSED = (
     "create_fadd",
