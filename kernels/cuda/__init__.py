@@ -10,6 +10,7 @@ import torch
 from kernels.block_pairs import check_copies
 from kernels.cuda.driver import CupyDriver, unavailable
 from kernels.cuda.moves import copy_runs, launch_moves, prefers_launch
+from kernels.cuda.staging import to_device
 
 __all__ = ["copy_blocks", "move_between", "unavailable"]
 
@@ -41,4 +42,4 @@ def _driver(device: torch.device) -> CupyDriver:
 
 
 def _pairs(sources: Sequence[int], destinations: Sequence[int], device: torch.device) -> torch.Tensor:
-    return torch.tensor(list(zip(sources, destinations, strict=True)), dtype=torch.int64).to(device)
+    return to_device(list(zip(sources, destinations, strict=True)), torch.int64, device)

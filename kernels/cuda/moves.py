@@ -22,7 +22,10 @@ def launch_moves(driver: Driver, source: torch.Tensor, destination: torch.Tensor
 
     source, destination  contiguous [blocks, ...] of one block layout, each device or pinned host memory
     pairs                int64 [n, 2] on the device
+
+    Raises ValueError when blocks are not contiguous.
     """
+    _check_contiguous(source, destination)
     block_bytes = source.stride(0) * source.element_size()
     addresses = (destination.data_ptr(), source.data_ptr())
     word = 16 if all(number % 16 == 0 for number in (block_bytes, *addresses)) else 1
@@ -48,7 +51,11 @@ def copy_runs(
     sources: Sequence[int],
     destinations: Sequence[int],
 ) -> None:
-    """One copy per run of neighbouring blocks: a block of a block-major pool is one contiguous piece."""
+    """One copy per run of neighbouring blocks: a block of a block-major pool is one contiguous piece.
+
+    Raises ValueError when it is not.
+    """
+    _check_contiguous(source, destination)
     block_bytes = source.stride(0) * source.element_size()
     for run in runs(sources, destinations):
         driver.copy(
@@ -61,3 +68,8 @@ def copy_runs(
 def prefers_launch(block_bytes: int, host_is_pinned: bool) -> bool:
     """Whether blocks between pool and host are better moved by a launch; it can address pinned memory only."""
     return host_is_pinned and block_bytes < SMALL_BLOCK_BYTES
+
+
+def _check_contiguous(*sides: torch.Tensor) -> None:
+    if not all(side.is_contiguous() for side in sides):
+        raise ValueError("blocks are moved as contiguous pieces, and these are not contiguous")

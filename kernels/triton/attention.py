@@ -6,12 +6,13 @@ import torch
 
 from kernels.checks import FP8
 from kernels.ragged import RaggedBatch
-from kernels.triton.attention_kernels import combine_splits_kernel, paged_attention_kernel
+from kernels.triton.attention_kernels import paged_attention_kernel
 from kernels.triton.attention_plan import Heads, Work, plan_attention
-from kernels.triton.device import check_format
-from kernels.triton.tiles import power_of_two
+from kernels.triton.combine_kernel import combine_splits_kernel
+from kernels.triton.device import check_format, launching_on
 
 COMBINED_AT_ONCE = 16
+"""Splits that are read together, however few there are: the order of their sums is then the same in every batch."""
 PRODUCTS = {torch.float32: "ieee", torch.float16: "tf32", torch.bfloat16: "tf32"}
 """Types of queries, and how their products are computed: float32 exactly, where the default would round to tf32."""
 
@@ -41,12 +42,13 @@ def paged_attention(
     the device is 0 (a padding row of a captured graph) gets zeros. The number of splits is taken from the batch's host
     lengths; longer contexts on the device are served right, only less evenly. With
     `torch.use_deterministic_algorithms(True)` the length of a split is constant, and a decoded token's output has the
-    same bits in whatever batch it is computed.
+    same bits in whatever batch it is computed. One batch is attended on one stream: its layers share the memory of
+    their splits.
 
     Arguments are those that `kernels.paged_attention` lets through. Raises ValueError for other types of queries or
     strides; RuntimeError when the device cannot convert the pool's format.
     """
-    check_format(pool.dtype)
+    check_format(pool.dtype, pool.device)
     if query.dtype not in PRODUCTS:
         raise ValueError(f"queries are {query.dtype}; these kernels multiply {', '.join(map(str, PRODUCTS))}")
     if query.stride(2) != 1 or pool.stride(5) != 1:
@@ -54,59 +56,63 @@ def paged_attention(
     _, num_heads, head_dim = query.shape
     kv_heads, block_size = pool.shape[3], pool.shape[4]
     heads = Heads(kv_heads, num_heads // kv_heads, head_dim)
-    scales = kv_scales if pool.dtype in FP8 else None
+    scales = kv_scales.contiguous() if kv_scales is not None and pool.dtype in FP8 else None
+    sinks = None if sinks is None else sinks.contiguous()
+    starts, contexts = batch.query_starts.contiguous(), batch.context_lengths.contiguous()
     plan = plan_attention(batch, heads, window, query.dtype, pool.dtype)
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     keys, values = pool[:, layer, 0], pool[:, layer, 1]
     score_scale = scale * math.log2(math.e) if soft_cap is None else scale
-    for work in (plan.short, plan.long):
-        if work is None:
-            continue
-        paged_attention_kernel[work.num_items * kv_heads, work.num_splits](
-            output,
-            work.partial,
-            work.partial_lse,
-            query,
-            keys,
-            values,
-            batch.block_tables,
-            batch.query_starts,
-            batch.context_lengths,
-            work.items,
-            scales,
-            sinks,
-            score_scale,
-            soft_cap,
-            window,
-            work.split_tiles,
-            kv_heads,
-            query.stride(0),
-            query.stride(1),
-            batch.block_tables.stride(0),
-            keys.stride(0),
-            keys.stride(1),
-            keys.stride(2),
-            GROUP=heads.group,
-            HEAD_DIM=head_dim,
-            DIM_TILE=heads.dim_tile,
-            BLOCK_SIZE=block_size,
-            ROWS=work.tiles.rows,
-            KEYS=work.tiles.keys,
-            SPLIT=work.num_splits > 1,
-            UNMASKED_TILES=work is plan.long and window is None and query.dtype != torch.float32,
-            PRECISION=PRODUCTS[query.dtype],
-            num_warps=work.tiles.warps,
-            num_stages=work.tiles.stages,
-        )
-        if work.num_splits > 1:
-            _combine(output, work, batch, heads, scales, sinks)
+    with launching_on(pool):
+        for work in (plan.short, plan.long):
+            if work is None:
+                continue
+            paged_attention_kernel[work.num_items * kv_heads, work.num_splits](
+                output,
+                work.partial,
+                work.partial_lse,
+                query,
+                keys,
+                values,
+                batch.block_tables,
+                starts,
+                contexts,
+                work.items,
+                scales,
+                sinks,
+                score_scale,
+                soft_cap,
+                window,
+                work.split_tiles,
+                kv_heads,
+                query.stride(0),
+                query.stride(1),
+                batch.block_tables.stride(0),
+                batch.block_tables.stride(1),
+                keys.stride(0),
+                keys.stride(1),
+                keys.stride(2),
+                GROUP=heads.group,
+                HEAD_DIM=head_dim,
+                DIM_TILE=heads.dim_tile,
+                BLOCK_SIZE=block_size,
+                ROWS=work.tiles.rows,
+                KEYS=work.tiles.keys,
+                SPLIT=work.partial is not None,
+                UNMASKED_TILES=work is plan.long and window is None and query.dtype != torch.float32,
+                PRECISION=PRODUCTS[query.dtype],
+                num_warps=work.tiles.warps,
+                num_stages=work.tiles.stages,
+            )
+            if work.partial is not None:
+                _combine(output, work, starts, heads, scales, sinks)
     return output
 
 
 def _combine(
     output: torch.Tensor,
     work: Work,
-    batch: RaggedBatch,
+    query_starts: torch.Tensor,
     heads: Heads,
     kv_scales: torch.Tensor | None,
     sinks: torch.Tensor | None,
@@ -115,7 +121,7 @@ def _combine(
         output,
         work.partial,
         work.partial_lse,
-        batch.query_starts,
+        query_starts,
         work.items,
         kv_scales,
         sinks,
@@ -125,6 +131,6 @@ def _combine(
         HEAD_DIM=heads.dim,
         DIM_TILE=heads.dim_tile,
         ROWS=work.tiles.rows,
-        SPLITS=min(power_of_two(work.num_splits), COMBINED_AT_ONCE),
+        SPLITS=COMBINED_AT_ONCE,
         num_warps=2,
     )

@@ -19,6 +19,8 @@ what unwritten slots hold cannot reach an output: 0 * NaN would be NaN.
 import triton
 import triton.language as tl
 
+from kernels.triton.combine_kernel import divisor, joined_by_sink, log_sum
+
 
 @triton.jit
 def capped(scores, soft_cap):
@@ -39,6 +41,7 @@ def attend_keys(
     keys,
     values,
     table,
+    table_column_stride,
     kv_block_stride,
     kv_token_stride,
     score_scale,
@@ -60,10 +63,10 @@ def attend_keys(
         at = start + tl.arange(0, KEYS)
         if MASKED:
             readable = (at >= lowest) & (at < end)
-            blocks = tl.load(table + at // BLOCK_SIZE, mask=readable, other=0).to(tl.int64)
+            blocks = tl.load(table + at // BLOCK_SIZE * table_column_stride, mask=readable, other=0).to(tl.int64)
         else:
             readable = at >= 0
-            blocks = tl.load(table + at // BLOCK_SIZE).to(tl.int64)
+            blocks = tl.load(table + at // BLOCK_SIZE * table_column_stride).to(tl.int64)
         offsets = blocks * kv_block_stride + (at % BLOCK_SIZE) * kv_token_stride
         tile = offsets[:, None] + dims[None, :]
         # The mask is built of what can be false, so that the compiler drops it where nothing can.
@@ -102,7 +105,11 @@ def attend_keys(
     return accumulator, top, total
 
 
-@triton.jit
+# What differs from batch to batch must not be specialised: a server would compile again at the first sight of each.
+@triton.jit(
+    do_not_specialize=["window", "split_tiles", "table_stride"],
+    do_not_specialize_on_alignment=["block_tables", "query_starts", "context_lengths", "items"],
+)
 def paged_attention_kernel(
     output,
     partial,
@@ -124,6 +131,7 @@ def paged_attention_kernel(
     query_token_stride,
     query_head_stride,
     table_stride,
+    table_column_stride,
     kv_block_stride,
     kv_head_stride,
     kv_token_stride,
@@ -143,6 +151,7 @@ def paged_attention_kernel(
     partial         float32 [items, kv_heads, splits, ROWS, HEAD_DIM], written when SPLIT, rows of empty splits are not
     partial_lse     float32 [items, kv_heads, splits, ROWS], base-2 log-sum-exp of the split, -inf when it is empty
     query           [tokens, heads, HEAD_DIM] by strides
+    block_tables    int32 [sequences, blocks] by strides
     keys, values    [blocks, kv_heads, BLOCK_SIZE, HEAD_DIM] by strides, last dimension contiguous
     items           int32 [items, 2] of (sequence, first row), or None when item i is all rows of sequence i
     kv_scales       float32 [2, kv_heads], what stored K and V are multiplied by, or None
@@ -170,7 +179,7 @@ def paged_attention_kernel(
     positions = first_position + tokens
     dims = tl.arange(0, DIM_TILE)
     inside = is_row[:, None] & (dims < HEAD_DIM)[None, :]
-    query_rows = (start + tokens).to(tl.int64) * query_token_stride + heads * query_head_stride
+    query_rows = (start + tokens).to(tl.int64) * query_token_stride + heads.to(tl.int64) * query_head_stride
     queries = tl.load(query + query_rows[:, None] + dims[None, :], mask=inside, other=0.0)
 
     last_token = tl.minimum(num_tokens - 1, (first_row + ROWS - 1) // GROUP)
@@ -203,7 +212,7 @@ def paged_attention_kernel(
         masked_from = tl.maximum(tl.minimum((first_position + first_row // GROUP + 1) // KEYS * KEYS, end), begin)
         accumulator, top, total = attend_keys(
             queries, accumulator, top, total, begin, masked_from, lowest, positions, keys, values, table,
-            kv_block_stride, kv_token_stride, score_scale, soft_cap, window,
+            table_column_stride, kv_block_stride, kv_token_stride, score_scale, soft_cap, window,
             HEAD_DIM, DIM_TILE, BLOCK_SIZE, KEYS, False, PRECISION,
         )
     accumulator, top, total = attend_keys(
@@ -218,6 +227,7 @@ def paged_attention_kernel(
         keys,
         values,
         table,
+        table_column_stride,
         kv_block_stride,
         kv_token_stride,
         score_scale,
@@ -234,93 +244,17 @@ def paged_attention_kernel(
 
     if SPLIT:
         place = (tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * ROWS + tl.arange(0, ROWS)
-        tl.store(
-            partial_lse + place,
-            tl.where(total > 0, top + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf")),
-            mask=is_row,
-        )
+        tl.store(partial_lse + place, log_sum(top, total), mask=is_row)
         if begin >= end:
             return
-        result = accumulator / tl.where(total > 0, total, 1.0)[:, None]
+        result = accumulator / divisor(total)[:, None]
         tl.store(partial + (place * HEAD_DIM)[:, None] + dims[None, :], result, mask=inside)
     else:
         if sinks is not None:
-            sink = tl.load(sinks + heads, mask=is_row, other=0.0) * 1.4426950408889634
-            new_top = tl.maximum(top, sink)
-            total = total * tl.exp2(top - new_top) + tl.exp2(sink - new_top)
-            accumulator *= tl.exp2(top - new_top)[:, None]
-        result = accumulator / tl.where(total > 0, total, 1.0)[:, None]
+            shrink, total = joined_by_sink(top, total, tl.load(sinks + heads, mask=is_row, other=0.0))
+            accumulator *= shrink[:, None]
+        result = accumulator / divisor(total)[:, None]
         if kv_scales is not None:
             result *= tl.load(kv_scales + kv_heads + kv_head)
         place = (start + tokens).to(tl.int64) * (kv_heads * GROUP) + heads
         tl.store(output + (place * HEAD_DIM)[:, None] + dims[None, :], result.to(output.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def combine_splits_kernel(
-    output,
-    partial,
-    partial_lse,
-    query_starts,
-    items,
-    kv_scales,
-    sinks,
-    num_splits,
-    kv_heads,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    DIM_TILE: tl.constexpr,
-    ROWS: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
-    """The softmax over all keys from those over splits: each split weighs 2 ** (its lse - the lse of all).
-
-    One program per (item * kv_heads + kv head, row); arguments as in paged_attention_kernel. It reads SPLITS splits at
-    a time.
-    """
-    kv_head = tl.program_id(0) % kv_heads
-    item = tl.program_id(0) // kv_heads
-    if items is None:
-        sequence = item
-        row = tl.program_id(1)
-    else:
-        sequence = tl.load(items + 2 * item)
-        row = tl.load(items + 2 * item + 1) + tl.program_id(1)
-    start = tl.load(query_starts + sequence)
-    token = row // GROUP
-    if token >= tl.load(query_starts + sequence + 1) - start:
-        return
-    head = kv_head * GROUP + row % GROUP
-
-    dims = tl.arange(0, DIM_TILE)
-    accumulator = tl.zeros([DIM_TILE], tl.float32)
-    top = tl.full([1], float("-inf"), tl.float32)
-    total = tl.zeros([1], tl.float32)
-    first = tl.program_id(0).to(tl.int64) * num_splits
-    for begin in range(0, num_splits, SPLITS):
-        splits = begin + tl.arange(0, SPLITS)
-        places = (first + splits) * ROWS + tl.program_id(1)
-        lse = tl.load(partial_lse + places, mask=splits < num_splits, other=float("-inf"))
-        filled = lse > float("-inf")
-        parts = tl.load(
-            partial + (places * HEAD_DIM)[:, None] + dims[None, :],
-            mask=filled[:, None] & (dims < HEAD_DIM)[None, :],
-            other=0.0,
-        )
-        new_top = tl.maximum(top, tl.max(lse, 0))
-        finite_top = tl.where(new_top == float("-inf"), 0.0, new_top)
-        weights = tl.exp2(lse - finite_top)
-        shrink = tl.exp2(top - finite_top)
-        accumulator = accumulator * shrink + tl.sum(weights[:, None] * parts, 0)
-        total = total * shrink + tl.sum(weights, 0)
-        top = new_top
-    if sinks is not None:
-        sink = tl.load(sinks + head) * 1.4426950408889634
-        new_top = tl.maximum(top, sink)
-        total = total * tl.exp2(top - new_top) + tl.exp2(sink - new_top)
-        accumulator *= tl.exp2(top - new_top)
-    result = accumulator / tl.where(total > 0, total, 1.0)
-    if kv_scales is not None:
-        result *= tl.load(kv_scales + kv_heads + kv_head)
-    place = (start + token).to(tl.int64) * (kv_heads * GROUP) + head
-    tl.store(output + place * HEAD_DIM + dims, result.to(output.dtype.element_ty), mask=dims < HEAD_DIM)

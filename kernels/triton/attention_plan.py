@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.cuda.staging import to_device
 from kernels.ragged import RaggedBatch
 from kernels.triton.device import has_warp_group_products, multiprocessors
 from kernels.triton.tiles import Tiles, long_tiles, power_of_two, short_tiles
@@ -50,7 +51,8 @@ class Work:
     most_rows: int
     """Rows of the fullest item."""
     partial: torch.Tensor | None
-    """float32 [num_items, kv_heads, num_splits, rows, head_dim], the splits' results; None when there is one split."""
+    """float32 [num_items, kv_heads, num_splits, rows, head_dim], the splits' results; None when outputs are written
+    without them."""
     partial_lse: torch.Tensor | None
     """float32 [num_items, kv_heads, num_splits, rows]."""
 
@@ -64,13 +66,17 @@ class AttentionPlan:
 def plan_attention(
     batch: RaggedBatch, heads: Heads, window: int | None, dtype: torch.dtype, kv_dtype: torch.dtype
 ) -> AttentionPlan:
-    """The plan of this batch, made at the first layer that asks and kept in the batch."""
+    """The plan of this batch, made at the first layer that asks and kept in the batch.
+
+    It holds the memory that splits leave their results in, which each layer writes anew: all attention over one batch
+    must be queued on one stream (or on streams that wait for each other).
+    """
     deterministic = torch.are_deterministic_algorithms_enabled()
     key = (plan_attention, heads, window, dtype, kv_dtype, deterministic)
     plan = batch.step_cache.get(key)
     if plan is None:
         short = short_tiles(heads.group, heads.dim_tile, dtype)
-        long = long_tiles(heads.dim_tile, dtype, kv_dtype, has_warp_group_products())
+        long = long_tiles(heads.dim_tile, dtype, kv_dtype, has_warp_group_products(batch.block_tables.device))
         processors = None if deterministic else multiprocessors(batch.block_tables.device)
         plan = batch.step_cache[key] = _plan(batch, heads, window, (short, long), processors)
     assert isinstance(plan, AttentionPlan)
@@ -105,15 +111,17 @@ def _short_work(
     most_tiles = -(-max(seen) // tiles.keys) + (window is not None)
     num_splits = min(-(-most_tiles // split_tiles), MOST_SPLITS)
     results = (len(items), heads.kv_heads, num_splits, tiles.rows)
+    # Combined even if there is but one split where bits must not depend on the batch: one way for all.
+    combined = num_splits > 1 or processors is None
     return Work(
         tiles=tiles,
-        items=None if plain else torch.tensor(items, dtype=torch.int32).to(device),
+        items=None if plain else to_device(items, torch.int32, device),
         num_items=len(items),
         num_splits=num_splits,
         split_tiles=split_tiles,
         most_rows=min(max(rows), tiles.rows),
-        partial=torch.empty((*results, heads.dim), device=device) if num_splits > 1 else None,
-        partial_lse=torch.empty(results, device=device) if num_splits > 1 else None,
+        partial=torch.empty((*results, heads.dim), device=device) if combined else None,
+        partial_lse=torch.empty(results, device=device) if combined else None,
     )
 
 
@@ -139,10 +147,10 @@ def _long_work(batch: RaggedBatch, sequences: list[int], heads: Heads, tiles: Ti
             work.append((context - length + last + 1, sequence, first))
     # Long tiles first, so that the last programs to start are the shortest.
     work.sort(key=lambda item: -item[0])
-    items = torch.tensor([(sequence, first) for _, sequence, first in work], dtype=torch.int32)
+    items = [(sequence, first) for _, sequence, first in work]
     return Work(
         tiles=tiles,
-        items=items.to(batch.block_tables.device),
+        items=to_device(items, torch.int32, batch.block_tables.device),
         num_items=len(work),
         num_splits=1,
         split_tiles=0,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from kernels.checks import FP8
-from kernels.triton.device import check_format
+from kernels.cuda.staging import to_device
+from kernels.triton.device import check_format, launching_on
 from kernels.triton.tiles import power_of_two
 from kernels.triton.write_kernels import write_kv_kernel, zero_blocks_kernel
 
@@ -62,20 +63,26 @@ def write_rotated_kv(
 
 
 def zero_blocks(pool: torch.Tensor, blocks: Sequence[int]) -> None:
-    """Zeroes whole blocks (all layers) of a contiguous pool. ValueError, nothing done, if one lies outside the pool."""
+    """Zeroes whole blocks (all layers) of a contiguous pool.
+
+    ValueError, nothing done, if one lies outside the pool or the pool is not contiguous.
+    """
+    if not pool.is_contiguous():
+        raise ValueError("blocks are zeroed as contiguous pieces, and this pool is not contiguous")
     for block in blocks:
         if not 0 <= block < pool.shape[0]:
             raise ValueError(f"block {block} cannot be zeroed: a block id lies in 0..{pool.shape[0] - 1}")
     if not blocks:
         return
     block_bytes = pool.stride(0) * pool.element_size()
-    zero_blocks_kernel[len(blocks), -(-block_bytes // BYTES_PER_PROGRAM)](
-        pool.view(torch.uint8),
-        torch.tensor(blocks, dtype=torch.int32).to(pool.device),
-        block_bytes,
-        BYTES=BYTES_PER_PROGRAM,
-        num_warps=4,
-    )
+    with launching_on(pool):
+        zero_blocks_kernel[len(blocks), -(-block_bytes // BYTES_PER_PROGRAM)](
+            pool.view(torch.uint8),
+            to_device(blocks, torch.int32, pool.device),
+            block_bytes,
+            BYTES=BYTES_PER_PROGRAM,
+            num_warps=4,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class _Write:
     kv_scales: torch.Tensor | None
 
     def __post_init__(self) -> None:
-        check_format(self.pool.dtype)
+        check_format(self.pool.dtype, self.pool.device)
         if self.key.stride(2) != 1 or self.value.stride(2) != 1 or self.pool.stride(5) != 1:
             raise ValueError("the last dimension of key, value and pool must be contiguous")
 
@@ -109,35 +116,37 @@ def _launch(write: _Write, rotation: _Rotation | None) -> None:
     query = rotation.query if rotation else None
     heads = query.shape[1] if query is not None else 0
     half = rotation.cosine.shape[1] if rotation else 0
-    write_kv_kernel[tokens, -(-kv_heads // HEADS_PER_PROGRAM) + -(-heads // HEADS_PER_PROGRAM)](
-        query,
-        key,
-        value,
-        keys,
-        values,
-        write.slots,
-        rotation.cosine if rotation else None,
-        rotation.sine if rotation else None,
-        write.kv_scales if pool.dtype in FP8 else None,
-        torch.finfo(pool.dtype).max,
-        pool.shape[0] * pool.shape[4],
-        heads,
-        kv_heads,
-        query.stride(0) if query is not None else 0,
-        query.stride(1) if query is not None else 0,
-        key.stride(0),
-        key.stride(1),
-        value.stride(0),
-        value.stride(1),
-        rotation.cosine.stride(0) if rotation else 0,
-        keys.stride(0),
-        keys.stride(1),
-        keys.stride(2),
-        HEAD_DIM=head_dim,
-        DIM_TILE=power_of_two(head_dim),
-        HALF=half,
-        HALF_TILE=power_of_two(half),
-        BLOCK_SIZE=pool.shape[4],
-        HEADS=HEADS_PER_PROGRAM,
-        num_warps=1,
-    )
+    scales = write.kv_scales.contiguous() if write.kv_scales is not None and pool.dtype in FP8 else None
+    with launching_on(pool):
+        write_kv_kernel[tokens, -(-kv_heads // HEADS_PER_PROGRAM) + -(-heads // HEADS_PER_PROGRAM)](
+            query,
+            key,
+            value,
+            keys,
+            values,
+            write.slots.contiguous(),
+            rotation.cosine if rotation else None,
+            rotation.sine if rotation else None,
+            scales,
+            torch.finfo(pool.dtype).max,
+            pool.shape[0] * pool.shape[4],
+            heads,
+            kv_heads,
+            query.stride(0) if query is not None else 0,
+            query.stride(1) if query is not None else 0,
+            key.stride(0),
+            key.stride(1),
+            value.stride(0),
+            value.stride(1),
+            rotation.cosine.stride(0) if rotation else 0,
+            keys.stride(0),
+            keys.stride(1),
+            keys.stride(2),
+            HEAD_DIM=head_dim,
+            DIM_TILE=power_of_two(head_dim),
+            HALF=half,
+            HALF_TILE=power_of_two(half),
+            BLOCK_SIZE=pool.shape[4],
+            HEADS=HEADS_PER_PROGRAM,
+            num_warps=1,
+        )

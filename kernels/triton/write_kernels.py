@@ -10,13 +10,17 @@ import triton.language as tl
 
 @triton.jit
 def stored(values, scale, largest, dtype: tl.constexpr):
-    """What the pool keeps of float32 values: divided by the scale and held to the format's range if it is fp8."""
+    """What the pool keeps of float32 values: divided by the scale and held to the format's range if it is fp8.
+
+    NaN stays NaN: what went wrong before must not turn into a large number.
+    """
     if scale is not None:
-        values = tl.minimum(tl.maximum(values / scale, -largest), largest)
+        at_least = tl.maximum(values / scale, -largest, propagate_nan=tl.PropagateNan.ALL)
+        values = tl.minimum(at_least, largest, propagate_nan=tl.PropagateNan.ALL)
     return values.to(dtype)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_slots"], do_not_specialize_on_alignment=["slots"])
 def write_kv_kernel(
     query,
     key,
@@ -65,7 +69,9 @@ def write_kv_kernel(
         sin = tl.load(sine + turn, mask=halves < HALF, other=0.0).to(tl.float32)[None, :]
         if is_query:
             head = (tl.program_id(1) - kv_programs) * HEADS + tl.arange(0, HEADS)
-            first = query + (token * query_token_stride + head * query_head_stride)[:, None] + halves[None, :]
+            first = (
+                query + (token * query_token_stride + head.to(tl.int64) * query_head_stride)[:, None] + halves[None, :]
+            )
             turning = (head < heads)[:, None] & (halves < HALF)[None, :]
             a = tl.load(first, mask=turning, other=0.0).to(tl.float32)
             b = tl.load(first + HALF, mask=turning, other=0.0).to(tl.float32)
@@ -73,13 +79,13 @@ def write_kv_kernel(
             tl.store(first + HALF, (b * cos + a * sin).to(query.dtype.element_ty), mask=turning)
             return
 
-    slot = tl.load(slots + token)
+    slot = tl.load(slots + token).to(tl.int64)
     if (slot < 0) | (slot >= num_slots):
         return
-    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
+    head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS)).to(tl.int64)
     is_head = (head < kv_heads)[:, None]
     place = (slot // BLOCK_SIZE) * kv_block_stride + (slot % BLOCK_SIZE) * kv_token_stride
-    places = (place + head.to(tl.int64) * kv_head_stride)[:, None]
+    places = (place + head * kv_head_stride)[:, None]
     key_scale = None
     value_scale = None
     if kv_scales is not None:
@@ -114,5 +120,5 @@ def write_kv_kernel(
 def zero_blocks_kernel(pool, blocks, block_bytes, BYTES: tl.constexpr):
     """Bytes [i * BYTES, (i + 1) * BYTES) of block blocks[j]; program (j, i)."""
     block = tl.load(blocks + tl.program_id(0)).to(tl.int64)
-    at = tl.program_id(1) * BYTES + tl.arange(0, BYTES)
+    at = tl.program_id(1).to(tl.int64) * BYTES + tl.arange(0, BYTES)
     tl.store(pool + block * block_bytes + at, tl.zeros([BYTES], tl.uint8), mask=at < block_bytes)
