@@ -14,7 +14,7 @@ def replay(
 ) -> None:
     """Play a record against a KV manager and say which answers differ.
 
-    Exit status 1 when some do, 2 when the file is no record.
+    Exit status 1 when some do, 2 when the file is no record or is cut off.
     """
     import grpc
 

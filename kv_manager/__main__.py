@@ -13,7 +13,7 @@ try:
     from kv_manager.clock import follow_leases
     from kv_manager.core.manager import Manager
     from kv_manager.metrics import ManagerCollector, MetricsServer, StepTimes
-    from kv_manager.recording import RecordingManager
+    from kv_manager.recording import RecordingManager, open_record
     from kv_manager.servicer import KvManagerServicer
     from kv_manager.settings import PREFIX, PROGRAM, Settings
     from octavo.kv.v1 import kv_manager_pb2_grpc
@@ -60,7 +60,11 @@ def _make_manager(settings: Settings, stack: ExitStack) -> Manager:
     }
     if settings.record is None:
         return Manager(**arguments)
-    return RecordingManager(stack.enter_context(settings.record.open("wb")), **arguments)
+    file, path = open_record(settings.record)
+    logger.info("recording to %s", path)
+    manager = RecordingManager(file, **arguments)
+    stack.callback(manager.close)
+    return manager
 
 
 async def _serve(settings: Settings, stack: ExitStack) -> None:

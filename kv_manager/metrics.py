@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from kv_manager.core import views
 from kv_manager.core.manager import Manager
+from kv_manager.recording import RecordingManager
 from octavo.kv.v1 import steps_pb2
 
 logger = logging.getLogger(__name__)
@@ -103,6 +104,9 @@ class ManagerCollector(Collector):
         yield from self._preemptions()
         yield from counters.values()
         yield self._step_times.family()
+        if isinstance(self._manager, RecordingManager):
+            help_text = "1 while a record is kept, 0 when a write has failed; absent without --record."
+            yield GaugeMetricFamily("octavo_kv_recording", help_text, value=float(self._manager.recording))
 
     def _preemptions(self) -> Iterator[Metric]:
         victims = CounterMetricFamily(

@@ -6,17 +6,20 @@ Without ``--target`` a manager in this process plays; with it, any manager that 
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import grpc
 from google.protobuf.message import Message
 
 from kv_manager.core.manager import Manager
-from kv_manager.recording import read_records
+from kv_manager.recording import CutRecordError, read_records
 from octavo.kv.v1 import attach_pb2, kv_manager_pb2, kv_manager_pb2_grpc, record_pb2, steps_pb2
 from service.channels import open_channel
+
+DETACH_SECONDS = 5.0
 
 
 class Target(Protocol):
@@ -35,15 +38,31 @@ class RemoteTarget:
     """A manager at an address."""
 
     def __init__(self, stub: kv_manager_pb2_grpc.KvManagerServiceStub) -> None:
-        self.detach = stub.Detach
         self.step = stub.Step
         self.reset_prefix_cache = stub.ResetPrefixCache
         self.drain = stub.Drain
-        self._attach = stub.Attach
+        self._stub = stub
+        self._epochs: dict[str, int] = {}
 
     def attach(self, parts: list[attach_pb2.AttachRequest]) -> attach_pb2.AttachResponse:
         """As ``Manager.attach``."""
-        return self._attach(iter(parts))
+        response = self._stub.Attach(iter(parts))
+        self._epochs[response.header.pool] = response.header.epoch
+        return response
+
+    def detach(self, request: attach_pb2.DetachRequest) -> attach_pb2.DetachResponse:
+        """As ``Manager.detach``."""
+        response = self._stub.Detach(request)
+        self._epochs.pop(request.pool, None)
+        return response
+
+    def leave(self) -> None:
+        """Give up the pools attached and not detached. One that somebody else has attached meanwhile stays: its epoch
+        is another."""
+        for pool, epoch in self._epochs.items():
+            with suppress(grpc.RpcError):
+                self._stub.Detach(attach_pb2.DetachRequest(pool=pool, epoch=epoch), timeout=DETACH_SECONDS)
+        self._epochs.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +143,24 @@ def _target(address: str | None) -> Iterator[Target]:
         yield Manager()
         return
     with open_channel(address) as channel:
-        yield RemoteTarget(kv_manager_pb2_grpc.KvManagerServiceStub(channel))
+        target = RemoteTarget(kv_manager_pb2_grpc.KvManagerServiceStub(channel))
+        try:
+            yield target
+        finally:
+            target.leave()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play a file and say what differs; returns 0 when nothing does, 1 when something does, 2 for a bad file."""
+    """Play a file and say what differs; returns 0 when nothing does, 1 when something does, 2 for a bad file.
+
+    A file that ends inside a message is played as far as it goes, and is a bad one if nothing differs so far.
+    """
     parser = argparse.ArgumentParser(prog="python -m kv_manager.replay", description=__doc__)
     parser.add_argument("file", type=Path, help="record written by --record")
     parser.add_argument("--target", metavar="HOST:PORT", help="manager to play against; default: one in this process")
     given = parser.parse_args(arguments)
     count = different = 0
+    cut = False
     try:
         with given.file.open("rb") as file, _target(given.target) as target:
             for played in replay(read_records(file), target):
@@ -144,11 +171,16 @@ def main(arguments: list[str] | None = None) -> int:
                         f"{played.kind} {played.step} of pool {played.pool!r} differs\n"
                         f"recorded: {played.recorded}\nreplayed: {played.replayed}\n"
                     )
+    except CutRecordError as error:
+        cut = True
+        sys.stderr.write(f"{given.file}: {error}\n")
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{given.file}: {error}\n")
         return 2
     sys.stdout.write(f"{count} records played, {different} answers differ\n")
-    return 1 if different else 0
+    if different:
+        return 1
+    return 2 if cut else 0
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ class Settings:
     # Short: calls take milliseconds, and a worker whose stream ends goes on with another manager.
     grace_seconds: float = setting(1.0, "how long running calls may go on after SIGTERM")
     max_pool_blocks: int = setting(1 << 24, "the largest pool accepted, in blocks of 28 bytes each")
-    record: Path | None = setting(None, "file to record every request and answer to")
+    record: Path | None = setting(None, "file to record every request and answer to; FILE.1, ... if it is taken")
     watch_token_ids: bool = setting(False, "tell watchers who ask for them the token ids of stored blocks: users' text")
     log_level: str = setting("info", "debug, info, warning or error")
     tls_certificate: Path | None = setting(None, "PEM file: serve TLS with this certificate")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from processes import ServiceProcess
 
-from octavo.kv.v1 import attach_pb2, common_pb2, kv_manager_pb2_grpc, steps_pb2
+from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2_grpc, steps_pb2
 from service.channels import open_channel
 
 pytestmark = pytest.mark.e2e
@@ -45,8 +45,19 @@ def test_a_record_gets_the_same_answers_here_and_at_another_manager(tmp_path: Pa
     record_life(record)
     here = octavo(["replay", str(record)])
     assert (here.returncode, here.stdout, here.stderr) == (0, "5 records played, 0 answers differ\n", "")
+    cut = tmp_path / "cut.record"
+    cut.write_bytes(record.read_bytes()[:-1])
+    played = octavo(["replay", str(cut)])
+    assert (played.returncode, played.stdout) == (2, "4 records played, 0 answers differ\n")
+    assert played.stderr.startswith(f"{cut}: the record is cut off: its last message has ")
     with ServiceProcess(*MANAGER) as manager:
-        there = octavo(["replay", str(record), "--target", manager.wait_ready().ready["grpc"]])
+        address = manager.wait_ready().ready["grpc"]
+        # What is missing is the Detach: the pool that the replay made must not stay.
+        assert octavo(["replay", str(cut), "--target", address]).returncode == 2
+        with open_channel(address) as channel:
+            stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
+            assert list(stub.ListPools(inspect_pb2.ListPoolsRequest()).pools) == []
+        there = octavo(["replay", str(record), "--target", address])
     assert (there.returncode, there.stdout, there.stderr) == (0, "5 records played, 0 answers differ\n", "")
     nobody = octavo(["replay", str(record), "--target", "127.0.0.1:1"])
     assert nobody.returncode == 1
