@@ -147,6 +147,15 @@ def test_a_waiting_request_that_is_given_up_releases_its_id(attach, refused):
     assert list(grants(response)) == [4]
 
 
+def test_an_absurd_advance_is_rejected_like_any_other_that_outgrows_the_pool(attach):
+    """No bad item: 2^32 - 1 tokens take 2^30 blocks of 4."""
+    worker = attach(num_blocks=4)
+    worker.admit(1, fresh(5, 1))
+    response = worker.step(advances={1: 2**32 - 1})
+    assert [(item.seq, item.needed, item.available) for item in response.rejected] == [(1, 2**30, 4)]
+    assert worker.available() == 4
+
+
 def test_the_greatest_id_leaves_no_new_one_and_is_taken(attach, refused):
     worker = attach(num_blocks=4)
     assert list(grants(worker.admit(2**63 - 1, fresh(2, 1)))) == [2**63 - 1]

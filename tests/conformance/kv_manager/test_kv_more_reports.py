@@ -76,6 +76,64 @@ def test_a_second_worker_does_not_take_a_living_pool(attach, refused):
     assert second.epoch > first.epoch
 
 
+def test_two_streams_of_a_worker_share_its_steps(attach, refused):
+    """A second stream goes on where the first stands; the pool is its worker's until both have ended."""
+    worker = attach(pool="two streams", num_blocks=8, worker_id="A")
+    streams = []
+    for _ in range(2):
+        asked = queue.SimpleQueue()
+        streams.append((asked, worker.stub.Steps(iter(asked.get, None), timeout=60)))
+    for step, (asked, answers) in enumerate([streams[0], streams[1], streams[0]], start=1):
+        request = worker.request()
+        asked.put(request)
+        assert next(answers).header.step == step
+        worker.step_number = step
+    streams[1][0].put(request)
+    assert next(streams[1][1]).header.step == 3  # the stored answer
+    streams[0][0].put(None)
+    assert list(streams[0][1]) == []
+    with refused("FAILED_PRECONDITION", "POOL_IN_USE"):
+        attach(pool="two streams", num_blocks=8, worker_id="B")
+    streams[1][0].put(None)
+    assert list(streams[1][1]) == []
+    worker.attached = False
+    attach(pool="two streams", num_blocks=8, worker_id="B")
+
+
+def test_a_pool_without_a_stream_is_anybodys_and_a_worker_takes_its_own_over(attach, refused):
+    """The lease of a worker that calls Step alone keeps the pool from being dropped, not from another Attach."""
+    first = attach(pool="unary", num_blocks=8, worker_id="A")
+    first.step()
+    second = attach(pool="unary", num_blocks=8, worker_id="B")
+    with refused("FAILED_PRECONDITION", "STALE_EPOCH"):
+        first.step()
+    first.attached = False
+    asked = queue.SimpleQueue()
+    answers = second.stub.Steps(iter(asked.get, None), timeout=60)
+    asked.put(second.request())
+    assert next(answers).header.step == 1
+    third = attach(pool="unary", num_blocks=8, worker_id="B")  # the same process, its own stream still open
+    assert third.epoch > second.epoch
+    second.attached = False
+    asked.put(None)
+
+
+@pytest.mark.needs("FENCED_REUSE", "RESET")
+@pytest.mark.parametrize(("regime", "completed"), [(1, 0), (2, 1)])
+def test_a_cache_is_reset_once_no_block_is_fenced(attach, refused, regime, completed):
+    """Never while a sequence lives. Released in step 2: at once where the device works in order, else after step 1."""
+    worker = attach(num_blocks=8, reuse_regime=regime)
+    worker.admit(1, fresh(8, 1))
+    with refused("FAILED_PRECONDITION", "CACHE_IN_USE"):
+        worker.reset()
+    worker.step(releases=[1], completed=0)
+    for told in range(completed):
+        with refused("FAILED_PRECONDITION", "CACHE_IN_USE"):
+            worker.reset()
+        worker.step(completed=told + 1)
+    assert worker.reset().cleared_blocks == 2
+
+
 @pytest.mark.needs("WATCH", "FAILED_STEPS")
 def test_what_a_failed_step_wrote_is_never_told(attach):
     worker = attach(num_blocks=8)

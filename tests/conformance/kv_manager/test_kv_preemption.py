@@ -201,6 +201,16 @@ def test_a_resume_waits_until_its_swap_out_has_completed(attach):
 
 
 @pytest.mark.needs("HOST_TIER")
+def test_where_swaps_run_in_the_order_of_the_steps_the_next_request_resumes(attach):
+    """Nothing has completed yet: the swap-out of the step before runs before the swap-in of this one (rule 6)."""
+    worker = attach(num_blocks=4, host_blocks=4, block_bytes=1)
+    worker.admit(1, fresh(8, 1))
+    worker.step(admits=[admit(2, fresh(7, 100))], completed=0)
+    assert victims(worker.step(advances={1: 9}, completed=0)) == {2: "SWAP"}
+    assert list(grants(worker.step(releases=[1], resumes={2: 7}, completed=0))) == [2]
+
+
+@pytest.mark.needs("HOST_TIER")
 @pytest.mark.parametrize(
     ("prefill", "copy", "mode"),
     [(10.0, 1e9, "SWAP"), (1e9, 10.0, "RECOMPUTE")],
@@ -338,6 +348,26 @@ def test_a_windowed_hit_needs_only_what_the_window_sees(attach):
     worker.step(releases=[1])
     grant = grants(worker.admit(2, prompt))[2]
     assert (grant.cached_tokens, list(grant.blocks)) == (8, [0, 0, 3, 4, 5])  # position 8 sees 5 to 8: blocks 2, 3, 4
+
+
+@pytest.mark.needs("WINDOWS", "HOST_TIER")
+def test_a_window_may_slide_for_a_sequence_that_gives_way_in_the_same_answer(attach):
+    """Six blocks of 2, three each. At 6 committed of window 4 the first block slides, which frees one of three needed.
+
+    So the order in which a worker applies the answer: the host table is made from the table with the null entry.
+    """
+    worker = attach(num_blocks=6, block_size=2, window=4, host_blocks=6, block_bytes=1)
+    worker.admit(1, fresh(6, 1))
+    worker.admit(2, fresh(6, 100))
+    table = list(worker.tables[2])
+    response = worker.step(advances={2: 12})
+    replaced = response.replaced
+    assert (list(replaced.seqs), list(replaced.indexes), list(replaced.blocks)) == ([2], [0], [0])
+    assert victims(response) == {2: "SWAP"}
+    place = dict(moves(response.swaps_out))
+    assert list(place) == table[1:]
+    shown = worker.stub.InspectSequence(inspect_pb2.InspectSequenceRequest(pool=worker.pool, seq=2))
+    assert list(shown.host_table) == [2**32 - 1, *(place[block] for block in table[1:])]
 
 
 @pytest.mark.needs("TENANT_LIMITS")

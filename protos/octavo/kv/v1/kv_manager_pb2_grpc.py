@@ -139,7 +139,11 @@ class KvManagerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Attach(self, request_iterator, context):
-        """Attach brings a pool, new or with live tables, and returns its epoch and lease.
+        """Attach brings a pool, new or with live tables, and returns its epoch and lease. It takes the place of a pool of the
+        same name, whose epoch, digests and sequences are over, unless that one is another worker's and alive: one with
+        another worker_id and an open Steps stream that has had an answer, whose last answered step lies within the lease.
+        Then it is FAILED_PRECONDITION, POOL_IN_USE. A worker takes its own pool over at any time. One that only calls Step
+        keeps its pool by the lease against being dropped, but not against another's Attach.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,9 +168,13 @@ class KvManagerServiceServicer(object):
 
     def Steps(self, request_iterator, context):
         """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another. A stream
-        speaks for the pool that its first answered request names, and holds that pool's lease from this answer until it
-        ends. One on which nothing was said yet names no pool and holds no lease: a worker that opens a stream sends a step,
-        an empty one if it has nothing to do.
+        speaks for the pool that its first answered request names, and keeps that pool from this answer until it ends. One
+        on which nothing was answered yet names no pool and keeps none: a worker that opens a stream sends a step, an empty
+        one if it has nothing to do.
+
+        Several streams may speak for one pool and epoch, as when a worker opens another before the manager has seen the old
+        one break, and Step may be called beside them. Steps still grow by one over all of them, a step sent again on
+        another stream gets the stored answer, and the pool is kept until the last of them ends.
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
@@ -183,7 +191,8 @@ class KvManagerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CanAdmit(self, request, context):
-        """CanAdmit says whether an admit would be served now, later or never.
+        """CanAdmit says whether an admit would be served now, later or never. It looks at one moment: a prompt of a million
+        blocks is hashed for about a second, and steps wait until that is done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -232,14 +241,20 @@ class KvManagerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ResetPrefixCache(self, request, context):
-        """ResetPrefixCache forgets every digest of a pool that nobody uses.
+        """ResetPrefixCache forgets every digest of a pool that nobody uses. FAILED_PRECONDITION, CACHE_IN_USE, while a
+        sequence is live, running or parked, or a block is fenced. Steps in flight alone do not matter: in the ordered regime
+        nothing is fenced but both ends of copies, and the sources of swaps on a stream of their own, until their step has
+        completed; in the fenced regime also what a release freed, until completed_step reaches the step before the release.
+        An empty step reports completed_step.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Drain stops admissions of a pool; what runs goes on to its end.
+        """Drain stops admissions of a pool; what runs goes on to its end, readmissions included. It is meant for the worker
+        process: it stays when the same worker_id attaches anew while its pool is there. A pool that another worker_id takes
+        starts undrained, and so does every pool of a manager that was restarted, or whose lease was over: drain it again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,7 +41,12 @@ class KvManagerServiceStub:
     GetCapabilities: grpc.UnaryUnaryMultiCallable[octavo.kv.v1.inspect_pb2.GetCapabilitiesRequest, octavo.kv.v1.inspect_pb2.GetCapabilitiesResponse]
     """GetCapabilities says which parts of this contract the manager serves."""
     Attach: grpc.StreamUnaryMultiCallable[octavo.kv.v1.attach_pb2.AttachRequest, octavo.kv.v1.attach_pb2.AttachResponse]
-    """Attach brings a pool, new or with live tables, and returns its epoch and lease."""
+    """Attach brings a pool, new or with live tables, and returns its epoch and lease. It takes the place of a pool of the
+    same name, whose epoch, digests and sequences are over, unless that one is another worker's and alive: one with
+    another worker_id and an open Steps stream that has had an answer, whose last answered step lies within the lease.
+    Then it is FAILED_PRECONDITION, POOL_IN_USE. A worker takes its own pool over at any time. One that only calls Step
+    keeps its pool by the lease against being dropped, but not against another's Attach.
+    """
     Detach: grpc.UnaryUnaryMultiCallable[octavo.kv.v1.attach_pb2.DetachRequest, octavo.kv.v1.attach_pb2.DetachResponse]
     """Detach gives a pool up."""
     Step: grpc.UnaryUnaryMultiCallable[octavo.kv.v1.steps_pb2.StepRequest, octavo.kv.v1.steps_pb2.StepResponse]
@@ -52,9 +57,13 @@ class KvManagerServiceStub:
     """
     Steps: grpc.StreamStreamMultiCallable[octavo.kv.v1.steps_pb2.StepRequest, octavo.kv.v1.steps_pb2.StepResponse]
     """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another. A stream
-    speaks for the pool that its first answered request names, and holds that pool's lease from this answer until it
-    ends. One on which nothing was said yet names no pool and holds no lease: a worker that opens a stream sends a step,
-    an empty one if it has nothing to do.
+    speaks for the pool that its first answered request names, and keeps that pool from this answer until it ends. One
+    on which nothing was answered yet names no pool and keeps none: a worker that opens a stream sends a step, an empty
+    one if it has nothing to do.
+
+    Several streams may speak for one pool and epoch, as when a worker opens another before the manager has seen the old
+    one break, and Step may be called beside them. Steps still grow by one over all of them, a step sent again on
+    another stream gets the stored answer, and the pool is kept until the last of them ends.
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
@@ -62,7 +71,9 @@ class KvManagerServiceStub:
     MatchPrefix: grpc.UnaryUnaryMultiCallable[octavo.kv.v1.lookup_pb2.MatchPrefixRequest, octavo.kv.v1.lookup_pb2.MatchPrefixResponse]
     """MatchPrefix says how much of a prompt each pool holds, completed steps only."""
     CanAdmit: grpc.UnaryUnaryMultiCallable[octavo.kv.v1.lookup_pb2.CanAdmitRequest, octavo.kv.v1.lookup_pb2.CanAdmitResponse]
-    """CanAdmit says whether an admit would be served now, later or never."""
+    """CanAdmit says whether an admit would be served now, later or never. It looks at one moment: a prompt of a million
+    blocks is hashed for about a second, and steps wait until that is done.
+    """
     ListPools: grpc.UnaryUnaryMultiCallable[octavo.kv.v1.inspect_pb2.ListPoolsRequest, octavo.kv.v1.inspect_pb2.ListPoolsResponse]
     """ListPools lists all pools."""
     InspectPool: grpc.UnaryUnaryMultiCallable[octavo.kv.v1.inspect_pb2.InspectPoolRequest, octavo.kv.v1.inspect_pb2.InspectPoolResponse]
@@ -76,9 +87,17 @@ class KvManagerServiceStub:
     Watch: grpc.UnaryStreamMultiCallable[octavo.kv.v1.watch_pb2.WatchRequest, octavo.kv.v1.watch_pb2.WatchResponse]
     """Watch streams a pool's events."""
     ResetPrefixCache: grpc.UnaryUnaryMultiCallable[octavo.kv.v1.kv_manager_pb2.ResetPrefixCacheRequest, octavo.kv.v1.kv_manager_pb2.ResetPrefixCacheResponse]
-    """ResetPrefixCache forgets every digest of a pool that nobody uses."""
+    """ResetPrefixCache forgets every digest of a pool that nobody uses. FAILED_PRECONDITION, CACHE_IN_USE, while a
+    sequence is live, running or parked, or a block is fenced. Steps in flight alone do not matter: in the ordered regime
+    nothing is fenced but both ends of copies, and the sources of swaps on a stream of their own, until their step has
+    completed; in the fenced regime also what a release freed, until completed_step reaches the step before the release.
+    An empty step reports completed_step.
+    """
     Drain: grpc.UnaryUnaryMultiCallable[octavo.kv.v1.kv_manager_pb2.DrainRequest, octavo.kv.v1.kv_manager_pb2.DrainResponse]
-    """Drain stops admissions of a pool; what runs goes on to its end."""
+    """Drain stops admissions of a pool; what runs goes on to its end, readmissions included. It is meant for the worker
+    process: it stays when the same worker_id attaches anew while its pool is there. A pool that another worker_id takes
+    starts undrained, and so does every pool of a manager that was restarted, or whose lease was over: drain it again.
+    """
 
 @typing.type_check_only
 class KvManagerServiceAsyncStub(KvManagerServiceStub):
@@ -94,7 +113,12 @@ class KvManagerServiceAsyncStub(KvManagerServiceStub):
     GetCapabilities: grpc.aio.UnaryUnaryMultiCallable[octavo.kv.v1.inspect_pb2.GetCapabilitiesRequest, octavo.kv.v1.inspect_pb2.GetCapabilitiesResponse]  # type: ignore[assignment]
     """GetCapabilities says which parts of this contract the manager serves."""
     Attach: grpc.aio.StreamUnaryMultiCallable[octavo.kv.v1.attach_pb2.AttachRequest, octavo.kv.v1.attach_pb2.AttachResponse]  # type: ignore[assignment]
-    """Attach brings a pool, new or with live tables, and returns its epoch and lease."""
+    """Attach brings a pool, new or with live tables, and returns its epoch and lease. It takes the place of a pool of the
+    same name, whose epoch, digests and sequences are over, unless that one is another worker's and alive: one with
+    another worker_id and an open Steps stream that has had an answer, whose last answered step lies within the lease.
+    Then it is FAILED_PRECONDITION, POOL_IN_USE. A worker takes its own pool over at any time. One that only calls Step
+    keeps its pool by the lease against being dropped, but not against another's Attach.
+    """
     Detach: grpc.aio.UnaryUnaryMultiCallable[octavo.kv.v1.attach_pb2.DetachRequest, octavo.kv.v1.attach_pb2.DetachResponse]  # type: ignore[assignment]
     """Detach gives a pool up."""
     Step: grpc.aio.UnaryUnaryMultiCallable[octavo.kv.v1.steps_pb2.StepRequest, octavo.kv.v1.steps_pb2.StepResponse]  # type: ignore[assignment]
@@ -105,9 +129,13 @@ class KvManagerServiceAsyncStub(KvManagerServiceStub):
     """
     Steps: grpc.aio.StreamStreamMultiCallable[octavo.kv.v1.steps_pb2.StepRequest, octavo.kv.v1.steps_pb2.StepResponse]  # type: ignore[assignment]
     """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another. A stream
-    speaks for the pool that its first answered request names, and holds that pool's lease from this answer until it
-    ends. One on which nothing was said yet names no pool and holds no lease: a worker that opens a stream sends a step,
-    an empty one if it has nothing to do.
+    speaks for the pool that its first answered request names, and keeps that pool from this answer until it ends. One
+    on which nothing was answered yet names no pool and keeps none: a worker that opens a stream sends a step, an empty
+    one if it has nothing to do.
+
+    Several streams may speak for one pool and epoch, as when a worker opens another before the manager has seen the old
+    one break, and Step may be called beside them. Steps still grow by one over all of them, a step sent again on
+    another stream gets the stored answer, and the pool is kept until the last of them ends.
     buf:lint:ignore RPC_REQUEST_STANDARD_NAME
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
@@ -115,7 +143,9 @@ class KvManagerServiceAsyncStub(KvManagerServiceStub):
     MatchPrefix: grpc.aio.UnaryUnaryMultiCallable[octavo.kv.v1.lookup_pb2.MatchPrefixRequest, octavo.kv.v1.lookup_pb2.MatchPrefixResponse]  # type: ignore[assignment]
     """MatchPrefix says how much of a prompt each pool holds, completed steps only."""
     CanAdmit: grpc.aio.UnaryUnaryMultiCallable[octavo.kv.v1.lookup_pb2.CanAdmitRequest, octavo.kv.v1.lookup_pb2.CanAdmitResponse]  # type: ignore[assignment]
-    """CanAdmit says whether an admit would be served now, later or never."""
+    """CanAdmit says whether an admit would be served now, later or never. It looks at one moment: a prompt of a million
+    blocks is hashed for about a second, and steps wait until that is done.
+    """
     ListPools: grpc.aio.UnaryUnaryMultiCallable[octavo.kv.v1.inspect_pb2.ListPoolsRequest, octavo.kv.v1.inspect_pb2.ListPoolsResponse]  # type: ignore[assignment]
     """ListPools lists all pools."""
     InspectPool: grpc.aio.UnaryUnaryMultiCallable[octavo.kv.v1.inspect_pb2.InspectPoolRequest, octavo.kv.v1.inspect_pb2.InspectPoolResponse]  # type: ignore[assignment]
@@ -129,9 +159,17 @@ class KvManagerServiceAsyncStub(KvManagerServiceStub):
     Watch: grpc.aio.UnaryStreamMultiCallable[octavo.kv.v1.watch_pb2.WatchRequest, octavo.kv.v1.watch_pb2.WatchResponse]  # type: ignore[assignment]
     """Watch streams a pool's events."""
     ResetPrefixCache: grpc.aio.UnaryUnaryMultiCallable[octavo.kv.v1.kv_manager_pb2.ResetPrefixCacheRequest, octavo.kv.v1.kv_manager_pb2.ResetPrefixCacheResponse]  # type: ignore[assignment]
-    """ResetPrefixCache forgets every digest of a pool that nobody uses."""
+    """ResetPrefixCache forgets every digest of a pool that nobody uses. FAILED_PRECONDITION, CACHE_IN_USE, while a
+    sequence is live, running or parked, or a block is fenced. Steps in flight alone do not matter: in the ordered regime
+    nothing is fenced but both ends of copies, and the sources of swaps on a stream of their own, until their step has
+    completed; in the fenced regime also what a release freed, until completed_step reaches the step before the release.
+    An empty step reports completed_step.
+    """
     Drain: grpc.aio.UnaryUnaryMultiCallable[octavo.kv.v1.kv_manager_pb2.DrainRequest, octavo.kv.v1.kv_manager_pb2.DrainResponse]  # type: ignore[assignment]
-    """Drain stops admissions of a pool; what runs goes on to its end."""
+    """Drain stops admissions of a pool; what runs goes on to its end, readmissions included. It is meant for the worker
+    process: it stays when the same worker_id attaches anew while its pool is there. A pool that another worker_id takes
+    starts undrained, and so does every pool of a manager that was restarted, or whose lease was over: drain it again.
+    """
 
 class KvManagerServiceServicer(metaclass=abc.ABCMeta):
     """KvManagerService manages the blocks of any number of pools, one per model replica.
@@ -156,7 +194,12 @@ class KvManagerServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[octavo.kv.v1.attach_pb2.AttachRequest],
         context: _ServicerContext,
     ) -> typing.Union[octavo.kv.v1.attach_pb2.AttachResponse, collections.abc.Awaitable[octavo.kv.v1.attach_pb2.AttachResponse]]:
-        """Attach brings a pool, new or with live tables, and returns its epoch and lease."""
+        """Attach brings a pool, new or with live tables, and returns its epoch and lease. It takes the place of a pool of the
+        same name, whose epoch, digests and sequences are over, unless that one is another worker's and alive: one with
+        another worker_id and an open Steps stream that has had an answer, whose last answered step lies within the lease.
+        Then it is FAILED_PRECONDITION, POOL_IN_USE. A worker takes its own pool over at any time. One that only calls Step
+        keeps its pool by the lease against being dropped, but not against another's Attach.
+        """
 
     @abc.abstractmethod
     def Detach(
@@ -185,9 +228,13 @@ class KvManagerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[octavo.kv.v1.steps_pb2.StepResponse], collections.abc.AsyncIterator[octavo.kv.v1.steps_pb2.StepResponse]]:
         """Steps answers steps over one stream per pool; an error ends the stream, and the worker opens another. A stream
-        speaks for the pool that its first answered request names, and holds that pool's lease from this answer until it
-        ends. One on which nothing was said yet names no pool and holds no lease: a worker that opens a stream sends a step,
-        an empty one if it has nothing to do.
+        speaks for the pool that its first answered request names, and keeps that pool from this answer until it ends. One
+        on which nothing was answered yet names no pool and keeps none: a worker that opens a stream sends a step, an empty
+        one if it has nothing to do.
+
+        Several streams may speak for one pool and epoch, as when a worker opens another before the manager has seen the old
+        one break, and Step may be called beside them. Steps still grow by one over all of them, a step sent again on
+        another stream gets the stored answer, and the pool is kept until the last of them ends.
         buf:lint:ignore RPC_REQUEST_STANDARD_NAME
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
@@ -207,7 +254,9 @@ class KvManagerServiceServicer(metaclass=abc.ABCMeta):
         request: octavo.kv.v1.lookup_pb2.CanAdmitRequest,
         context: _ServicerContext,
     ) -> typing.Union[octavo.kv.v1.lookup_pb2.CanAdmitResponse, collections.abc.Awaitable[octavo.kv.v1.lookup_pb2.CanAdmitResponse]]:
-        """CanAdmit says whether an admit would be served now, later or never."""
+        """CanAdmit says whether an admit would be served now, later or never. It looks at one moment: a prompt of a million
+        blocks is hashed for about a second, and steps wait until that is done.
+        """
 
     @abc.abstractmethod
     def ListPools(
@@ -263,7 +312,12 @@ class KvManagerServiceServicer(metaclass=abc.ABCMeta):
         request: octavo.kv.v1.kv_manager_pb2.ResetPrefixCacheRequest,
         context: _ServicerContext,
     ) -> typing.Union[octavo.kv.v1.kv_manager_pb2.ResetPrefixCacheResponse, collections.abc.Awaitable[octavo.kv.v1.kv_manager_pb2.ResetPrefixCacheResponse]]:
-        """ResetPrefixCache forgets every digest of a pool that nobody uses."""
+        """ResetPrefixCache forgets every digest of a pool that nobody uses. FAILED_PRECONDITION, CACHE_IN_USE, while a
+        sequence is live, running or parked, or a block is fenced. Steps in flight alone do not matter: in the ordered regime
+        nothing is fenced but both ends of copies, and the sources of swaps on a stream of their own, until their step has
+        completed; in the fenced regime also what a release freed, until completed_step reaches the step before the release.
+        An empty step reports completed_step.
+        """
 
     @abc.abstractmethod
     def Drain(
@@ -271,6 +325,9 @@ class KvManagerServiceServicer(metaclass=abc.ABCMeta):
         request: octavo.kv.v1.kv_manager_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> typing.Union[octavo.kv.v1.kv_manager_pb2.DrainResponse, collections.abc.Awaitable[octavo.kv.v1.kv_manager_pb2.DrainResponse]]:
-        """Drain stops admissions of a pool; what runs goes on to its end."""
+        """Drain stops admissions of a pool; what runs goes on to its end, readmissions included. It is meant for the worker
+        process: it stays when the same worker_id attaches anew while its pool is there. A pool that another worker_id takes
+        starts undrained, and so does every pool of a manager that was restarted, or whose lease was over: drain it again.
+        """
 
 def add_KvManagerServiceServicer_to_server(servicer: KvManagerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
