@@ -8,7 +8,9 @@ MAX_TICK_MS = 1_000
 
 @dataclass(slots=True)
 class Lease:
-    """The lease of one pool. Every message renews it; it runs out only while no Steps stream is open.
+    """The lease of one pool. Every answered step and the end of a stream renew it.
+
+    The pool is dropped when nothing is left and no Steps stream is open; with one open it can only be taken by another.
 
     Attributes:
         length_ms: what a message renews it to.
