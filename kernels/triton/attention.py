@@ -7,7 +7,7 @@ import torch
 from kernels.checks import FP8
 from kernels.ragged import RaggedBatch
 from kernels.triton.attention_kernels import paged_attention_kernel
-from kernels.triton.attention_plan import Heads, Work, plan_attention
+from kernels.triton.attention_plan import Heads, plan_attention
 from kernels.triton.combine_kernel import combine_splits_kernel
 from kernels.triton.device import check_format, launching_on
 
@@ -42,8 +42,7 @@ def paged_attention(
     the device is 0 (a padding row of a captured graph) gets zeros. The number of splits is taken from the batch's host
     lengths; longer contexts on the device are served right, only less evenly. With
     `torch.use_deterministic_algorithms(True)` the length of a split is constant, and a decoded token's output has the
-    same bits in whatever batch it is computed. One batch is attended on one stream: its layers share the memory of
-    their splits.
+    same bits in whatever batch it is computed.
 
     Arguments are those that `kernels.paged_attention` lets through. Raises ValueError for other types of queries or
     strides; RuntimeError when the device cannot convert the pool's format.
@@ -67,10 +66,11 @@ def paged_attention(
         for work in (plan.short, plan.long):
             if work is None:
                 continue
+            partial, partial_lse = work.split_results(heads, query.device) if work.combined else (None, None)
             paged_attention_kernel[work.num_items * kv_heads, work.num_splits](
                 output,
-                work.partial,
-                work.partial_lse,
+                partial,
+                partial_lse,
                 query,
                 keys,
                 values,
@@ -98,39 +98,28 @@ def paged_attention(
                 BLOCK_SIZE=block_size,
                 ROWS=work.tiles.rows,
                 KEYS=work.tiles.keys,
-                SPLIT=work.partial is not None,
+                SPLIT=work.combined,
                 UNMASKED_TILES=work is plan.long and window is None and query.dtype != torch.float32,
                 PRECISION=PRODUCTS[query.dtype],
                 num_warps=work.tiles.warps,
                 num_stages=work.tiles.stages,
             )
-            if work.partial is not None:
-                _combine(output, work, starts, heads, scales, sinks)
+            if work.combined:
+                combine_splits_kernel[work.num_items * kv_heads, work.most_rows](
+                    output,
+                    partial,
+                    partial_lse,
+                    starts,
+                    work.items,
+                    scales,
+                    sinks,
+                    work.num_splits,
+                    kv_heads,
+                    GROUP=heads.group,
+                    HEAD_DIM=head_dim,
+                    DIM_TILE=heads.dim_tile,
+                    ROWS=work.tiles.rows,
+                    SPLITS=COMBINED_AT_ONCE,
+                    num_warps=2,
+                )
     return output
-
-
-def _combine(
-    output: torch.Tensor,
-    work: Work,
-    query_starts: torch.Tensor,
-    heads: Heads,
-    kv_scales: torch.Tensor | None,
-    sinks: torch.Tensor | None,
-) -> None:
-    combine_splits_kernel[work.num_items * heads.kv_heads, work.most_rows](
-        output,
-        work.partial,
-        work.partial_lse,
-        query_starts,
-        work.items,
-        kv_scales,
-        sinks,
-        work.num_splits,
-        heads.kv_heads,
-        GROUP=heads.group,
-        HEAD_DIM=heads.dim,
-        DIM_TILE=heads.dim_tile,
-        ROWS=work.tiles.rows,
-        SPLITS=COMBINED_AT_ONCE,
-        num_warps=2,
-    )

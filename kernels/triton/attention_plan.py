@@ -50,11 +50,15 @@ class Work:
     split_tiles: int
     most_rows: int
     """Rows of the fullest item."""
-    partial: torch.Tensor | None
-    """float32 [num_items, kv_heads, num_splits, rows, head_dim], the splits' results; None when outputs are written
-    without them."""
-    partial_lse: torch.Tensor | None
-    """float32 [num_items, kv_heads, num_splits, rows]."""
+    combined: bool
+    """Whether splits leave their results in memory and are combined, rather than one split writing the output."""
+
+    def split_results(self, heads: Heads, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Memory for the splits' results, float32 [num_items, kv_heads, num_splits, rows, head_dim], and for their
+        log-sum-exps, without the last dimension. It belongs to one launch: a plan may be in use on several streams.
+        """
+        rows = (self.num_items, heads.kv_heads, self.num_splits, self.tiles.rows)
+        return torch.empty((*rows, heads.dim), device=device), torch.empty(rows, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,8 @@ def plan_attention(
 ) -> AttentionPlan:
     """The plan of this batch, made at the first layer that asks and kept in the batch.
 
-    It holds the memory that splits leave their results in, which each layer writes anew: all attention over one batch
-    must be queued on one stream (or on streams that wait for each other).
+    Nothing writes to it later. Streams other than the one it was made on must wait for that one first, as for the
+    batch's own tensors.
     """
     deterministic = torch.are_deterministic_algorithms_enabled()
     key = (plan_attention, heads, window, dtype, kv_dtype, deterministic)
@@ -110,9 +114,6 @@ def _short_work(
     # A window's first key may lie anywhere in a tile: one tile more.
     most_tiles = -(-max(seen) // tiles.keys) + (window is not None)
     num_splits = min(-(-most_tiles // split_tiles), MOST_SPLITS)
-    results = (len(items), heads.kv_heads, num_splits, tiles.rows)
-    # Combined even if there is but one split where bits must not depend on the batch: one way for all.
-    combined = num_splits > 1 or processors is None
     return Work(
         tiles=tiles,
         items=None if plain else to_device(items, torch.int32, device),
@@ -120,8 +121,8 @@ def _short_work(
         num_splits=num_splits,
         split_tiles=split_tiles,
         most_rows=min(max(rows), tiles.rows),
-        partial=torch.empty((*results, heads.dim), device=device) if combined else None,
-        partial_lse=torch.empty(results, device=device) if combined else None,
+        # Even a single one where bits must not depend on the batch: one way for all.
+        combined=num_splits > 1 or processors is None,
     )
 
 
@@ -155,6 +156,5 @@ def _long_work(batch: RaggedBatch, sequences: list[int], heads: Heads, tiles: Ti
         num_splits=1,
         split_tiles=0,
         most_rows=tiles.rows,
-        partial=None,
-        partial_lse=None,
+        combined=False,
     )

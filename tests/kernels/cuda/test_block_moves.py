@@ -89,6 +89,20 @@ def test_memory_that_is_not_aligned_moves_by_bytes() -> None:
 
 
 @pytest.mark.unit
+def test_pools_that_are_views_are_refused() -> None:
+    """Layers 0 and 1 of four: what lies from one block to the next is not only theirs."""
+    whole, driver = random_pool(SHAPES[3]), CpuDriver()
+    view = whole[:, :2]
+    for source, destination in ((view, view), (view, view.clone()), (view.clone(), view)):
+        with pytest.raises(ValueError, match="not contiguous"):
+            launch_moves(driver, source, destination, pairs_of([1], [2]))
+        with pytest.raises(ValueError, match="not contiguous"):
+            copy_runs(driver, source, destination, [1], [2])
+    assert not driver.launches
+    assert not driver.copies
+
+
+@pytest.mark.unit
 def test_b79_blocks_beyond_32_bits() -> None:
     """Blocks of 2 MiB; number 2,100 starts at 4.4e9 bytes: beyond 32 bits, signed or not. Sparse memory."""
     shape = PoolShape(1, 8, 2, 256, 64, torch.float32)

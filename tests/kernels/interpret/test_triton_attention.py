@@ -11,6 +11,7 @@ from poisoned_steps import LAYER, PagedCase, attended, paged_case, relative_erro
 import kernels
 from kernels import PoolShape, RaggedBatch, allocate_host_pool
 from kernels.triton import paged_attention
+from kernels.triton.attention_plan import Heads
 
 pytestmark = pytest.mark.interpret
 
@@ -158,18 +159,19 @@ def test_splits_are_combined(dtype: torch.dtype, at_once: int, monkeypatch: pyte
     check(case, window=1000, sinks=True)
     (plan, *_) = case.batch.step_cache.values()
     assert plan.short.num_splits == 6
-    assert torch.isneginf(plan.short.partial_lse[1, :, 1:, 0]).all()
 
 
-def test_deterministic_mode_gives_the_same_bits_in_every_batch() -> None:
-    """The batches differ in splits: 1, 2 or 3 of 512 keys. Queries are drawn after all KV, so they are set by hand."""
+@pytest.mark.parametrize("context", [300, 700])
+@pytest.mark.parametrize("sinks", [None, torch.tensor([-1.0, 0.3, 2.0])])
+def test_deterministic_mode_gives_the_same_bits_in_every_batch(context: int, sinks: torch.Tensor | None) -> None:
+    """The batches differ in splits of 512 keys: 1 or 2, 2, or 3. Queries are drawn after all KV, so set by hand."""
     outputs = []
     for others in ([], [(1, 600)], [(1, 1300), (1, 3)]):
-        case = paged_case([(1, 700), *others], (3, 1), 32)
+        case = paged_case([(1, context), *others], (3, 1), 32)
         case.query[0] = torch.linspace(-2, 2, 96).view(3, 32)
         torch.use_deterministic_algorithms(True)
         try:
-            outputs.append(attend(case)[0])
+            outputs.append(attend(case, sinks=sinks)[0])
         finally:
             torch.use_deterministic_algorithms(False)
         (plan,) = case.batch.step_cache.values()
@@ -178,13 +180,40 @@ def test_deterministic_mode_gives_the_same_bits_in_every_batch() -> None:
     assert torch.equal(outputs[0], outputs[2])
 
 
+@pytest.mark.parametrize("context", [200, 700])
+def test_nan_that_is_seen_is_not_hidden(context: int) -> None:
+    """In one split or in three, of which one holds the NaN: its KV head's query heads are NaN, the others are not."""
+    case = paged_case([(1, context), (1, 40)], (4, 2), 32)
+    case.pool[case.batch.block_tables[0, 0], LAYER, 0, 1, 3, 5] = math.nan
+    output = attend(case, sinks=torch.zeros(4))
+    assert output[0, 2:].isnan().all()
+    assert output[0, :2].isfinite().all()
+    assert output[1].isfinite().all()
+    query = case.query.clone()
+    query[1, 0] = math.nan
+    case.pool[case.batch.block_tables[0, 0], LAYER, 0, 1, 3, 5] = 0
+    output = paged_attention(query, case.pool, LAYER, case.batch, scale=case.scale)
+    assert output.isnan().flatten(0, 1).all(-1).tolist() == [False] * 4 + [True] + [False] * 3
+
+
+def test_a_batch_serves_several_streams() -> None:
+    """What its plan holds is only read: the results of splits belong to each call."""
+    case = paged_case([(1, 700)], (4, 2), 32)
+    attend(case)
+    (plan,) = case.batch.step_cache.values()
+    assert plan.short.combined
+    first, second = (plan.short.split_results(Heads(2, 2, 32), case.pool.device) for _ in range(2))
+    assert first[0].data_ptr() != second[0].data_ptr()
+    assert [tuple(part.shape) for part in first] == [(1, 2, 3, 16, 32), (1, 2, 3, 16)]
+
+
 def test_padding_rows_give_zeros() -> None:
     """A captured batch of 4 replayed with 2 sequences: the others have length 0 on the device and null tables."""
     case = paged_case([(1, 300), (1, 40), (1, 300), (1, 17)], (4, 2), 32)
     expected = attended(case)
     case.batch.context_lengths[2:] = 0
     case.batch.block_tables[2:] = 0
-    for sinks in (None, torch.zeros(4)):
+    for sinks in (None, torch.zeros(4), torch.full((4,), -math.inf)):
         actual = attend(case, sinks=sinks)
         assert torch.equal(actual[2:], torch.zeros(2, 4, 32))
     assert relative_error(attend(case)[:2], expected[:2]) < 1e-5

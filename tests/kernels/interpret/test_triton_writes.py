@@ -111,14 +111,21 @@ def test_fp8_is_scaled_rounded_and_held_to_its_range(dtype: torch.dtype, kv_dtyp
         wanted = (given_rows.float() / scales[kv][:, None]).clamp(-largest, largest).to(kv_dtype)
         assert torch.equal(bits(pool[1, 0, kv]), bits(wanted.transpose(0, 1)))
     assert pool[[0, 2]].float().isnan().all()
+    key[0, 1, 7] = value[3, 0, 2] = math.nan
+    write_kv(pool, 0, key, value, torch.arange(16, 32), kv_scales=scales)
+    for kv, given_rows in enumerate((key, value)):
+        assert torch.equal(pool[1, 0, kv].float().isnan(), given_rows.isnan().transpose(0, 1))
 
 
-def test_b79_slots_beyond_32_bits() -> None:
-    """32,770 blocks of 65,536 elements, never touched but for the last: see the same test of attention."""
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_b79_slots_beyond_32_bits(dtype: torch.dtype) -> None:
+    """32,770 blocks of 65,536 elements, never touched but for the last: see the same test of attention. The slot number
+    itself, 32,770 * 256 - 1, fits 32 bits.
+    """
     pool = allocate_host_pool(PoolShape(1, 2, 2, 256, 32, torch.float16), 2**15 + 2, pinned=False)
     key, value = torch.randn(2, 2, 2, 32).half()
     last = pool.shape[0] * 256 - 1
-    write_kv(pool, 1, key, value, torch.tensor([last, 3]))
+    write_kv(pool, 1, key, value, torch.tensor([last, 3], dtype=dtype))
     assert torch.equal(pool[-1, 1, 0, :, 255], key[0])
     assert torch.equal(pool[-1, 1, 1, :, 255], value[0])
     zero_blocks(pool, [pool.shape[0] - 1])
