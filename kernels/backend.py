@@ -13,7 +13,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -107,9 +110,12 @@ class _Serving:
 _serving: dict[str, _Serving] = {}
 
 
-def backend(device: str = "cpu") -> Choice:
-    """The backend for tensors on this type of device, with the reason. BackendError as `operation`."""
-    return _serve(device).choice
+def backend(device: "str | torch.device" = "cpu") -> Choice:
+    """The backend for tensors on this device ("cuda", "cuda:0", a torch.device), with the reason.
+
+    BackendError as `operation`.
+    """
+    return _serve(str(device).partition(":")[0]).choice
 
 
 def operation(name: str, device: str) -> Callable[..., Any]:

@@ -1,7 +1,8 @@
 """Pairs of blocks, from and to, as the KV manager orders them: checked before anything moves, and joined into runs."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import index
 from typing import NamedTuple
 
 
@@ -11,6 +12,15 @@ class Run(NamedTuple):
     source: int
     destination: int
     length: int
+
+
+def block_ids(name: str, blocks: Iterable[int]) -> list[int]:
+    """The ids as ints, whatever kind of sequence they come in, a tensor included. TypeError for any that is none."""
+    listed = blocks.tolist() if hasattr(blocks, "tolist") else blocks
+    try:
+        return [index(block) for block in listed]
+    except TypeError:
+        raise TypeError(f"{name} must be block ids, which are ints, got {blocks!r}") from None
 
 
 def check_moves(

@@ -20,6 +20,8 @@ class PoolShape:
         for name in ("num_blocks", "num_layers", "num_kv_heads", "block_size", "head_dim"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating-point one, got {self.dtype}")
 
     @property
     def dims(self) -> tuple[int, int, int, int, int, int]:

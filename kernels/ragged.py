@@ -3,9 +3,12 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import index
 from typing import Any
 
 import torch
+
+_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +24,11 @@ class RaggedBatch:
     The query tokens of a sequence are its last: token j of sequence i is at position
     `context_lengths[i] - query_lengths[i] + j` and sees the keys up to that position.
 
-    Host copies of the lengths stand beside the tensors so that no layer waits for the device. Build with `of`.
+    Host copies of the lengths stand beside the tensors so that no layer waits for the device. Build with `of`; the
+    constructor takes tensors as they are, by reference, for lengths and tables that change on the device, and raises
+    ValueError unless they are contiguous int32 on one device and describe as many sequences as the host's lengths.
+
+    Threads may use one batch at the same time: what `step_cache` holds is never changed, at most made twice.
     """
 
     query_starts: torch.Tensor
@@ -32,8 +39,27 @@ class RaggedBatch:
     """int32 [seqs, max_blocks], padded with the null block 0."""
     host_query_lengths: tuple[int, ...]
     host_context_lengths: tuple[int, ...]
+    host_table_lengths: tuple[int, ...] | None = None
+    """Blocks that each sequence's table really has; None: all of `block_tables`' width."""
     step_cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     """What an implementation derives from the batch once and uses in every layer; dies with the batch."""
+    checked_block_sizes: set[int] = field(default_factory=set, repr=False)
+
+    def __post_init__(self) -> None:
+        sequences = len(self.host_query_lengths)
+        if len(self.host_context_lengths) != sequences:
+            raise ValueError(f"{sequences} query lengths for {len(self.host_context_lengths)} context lengths")
+        lengths = {"query_starts": sequences + 1, "context_lengths": sequences, "block_tables": sequences}
+        for name, length in lengths.items():
+            given: torch.Tensor = getattr(self, name)
+            rank = 2 if name == "block_tables" else 1
+            if given.dim() != rank or given.shape[0] != length or given.dtype != torch.int32:
+                wanted = f"[{length}, max_blocks]" if rank == 2 else f"[{length}]"
+                raise ValueError(f"{name} must be int32 {wanted}, got {given.dtype} {list(given.shape)}")
+            if not given.is_contiguous():
+                raise ValueError(f"{name} must be contiguous, its strides are {given.stride()}")
+            if given.device != self.block_tables.device:
+                raise ValueError(f"{name} lies on {given.device}, block_tables on {self.block_tables.device}")
 
     @classmethod
     def of(
@@ -45,23 +71,27 @@ class RaggedBatch:
     ) -> "RaggedBatch":
         """Builds a batch from host lengths and block tables (lists of unequal length, or a padded int32 tensor).
 
-        Raises ValueError when the three disagree in length, a query is empty or a context shorter than its query.
+        Raises ValueError when the three disagree in length, a query is empty, a context is shorter than its query or
+        does not fit 32 bits; TypeError for lengths or blocks that are no whole numbers.
         """
         if not len(query_lengths) == len(context_lengths) == len(block_tables):
             raise ValueError(
                 f"{len(query_lengths)} query lengths, {len(context_lengths)} context lengths and "
                 f"{len(block_tables)} block tables do not describe the same sequences"
             )
-        for index, (query, context) in enumerate(zip(query_lengths, context_lengths, strict=True)):
-            if not 1 <= query <= context:
-                raise ValueError(f"sequence {index}: {query} query tokens in a context of {context}")
-        starts = list(accumulate(query_lengths, initial=0))
+        queries, contexts = tuple(map(index, query_lengths)), tuple(map(index, context_lengths))
+        for sequence, (query, context) in enumerate(zip(queries, contexts, strict=True)):
+            if not 1 <= query <= context <= _LARGEST:
+                raise ValueError(f"sequence {sequence}: {query} query tokens in a context of {context}")
+        starts = list(accumulate(queries, initial=0))
+        by_tensor = isinstance(block_tables, torch.Tensor)
         return cls(
             query_starts=torch.tensor(starts, dtype=torch.int32).to(device),
-            context_lengths=torch.tensor(list(context_lengths), dtype=torch.int32).to(device),
-            block_tables=_padded(block_tables).to(device),
-            host_query_lengths=tuple(query_lengths),
-            host_context_lengths=tuple(context_lengths),
+            context_lengths=torch.tensor(contexts, dtype=torch.int32).to(device),
+            block_tables=_padded(block_tables).to(device).contiguous(),
+            host_query_lengths=queries,
+            host_context_lengths=contexts,
+            host_table_lengths=None if by_tensor else tuple(map(len, block_tables)),
         )
 
     @property
@@ -73,6 +103,19 @@ class RaggedBatch:
         """Query tokens of the step."""
         return sum(self.host_query_lengths)
 
+    def check_tables(self, block_size: int) -> None:
+        """ValueError unless each sequence's table has the blocks of its context; looked at once per block size."""
+        if block_size in self.checked_block_sizes:
+            return
+        tables = self.host_table_lengths or (self.block_tables.shape[1],) * self.num_sequences
+        for sequence, (context, blocks) in enumerate(zip(self.host_context_lengths, tables, strict=True)):
+            if context > blocks * block_size:
+                raise ValueError(
+                    f"sequence {sequence}: a context of {context} tokens does not fit block tables of {blocks} blocks "
+                    f"of {block_size}"
+                )
+        self.checked_block_sizes.add(block_size)
+
 
 def _padded(tables: Sequence[Sequence[int]] | torch.Tensor) -> torch.Tensor:
     if isinstance(tables, torch.Tensor):
@@ -80,5 +123,5 @@ def _padded(tables: Sequence[Sequence[int]] | torch.Tensor) -> torch.Tensor:
             raise ValueError(f"block_tables must be int32 [seqs, max_blocks], got {tables.dtype} {list(tables.shape)}")
         return tables
     width = max((len(table) for table in tables), default=0)
-    rows = [[*table, *[0] * (width - len(table))] for table in tables]
+    rows = [[*map(index, table), *[0] * (width - len(table))] for table in tables]
     return torch.tensor(rows, dtype=torch.int32).reshape(len(rows), width)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernels.block_pairs import check_moves, runs
+from kernels.block_pairs import block_ids, check_moves, runs
 from kernels.pool import PoolShape
 
 
@@ -17,10 +17,12 @@ def allocate_host_pool(shape: PoolShape, num_blocks: int, *, pinned: bool) -> to
     Memory is only touched when first written, unless it is pinned, which needs a CUDA device: then it is one mapping
     registered with the driver (torch's own pinned memory is rounded up to a power of two: 32 GiB for 20).
 
-    Raises RuntimeError when the driver refuses to pin it.
+    Raises RuntimeError when there is no CUDA device to pin it for, or its driver refuses.
     """
     if num_blocks < 1:
         raise ValueError(f"num_blocks must be at least 1, got {num_blocks}")
+    if pinned and not torch.cuda.is_available():
+        raise RuntimeError(f"pinned host blocks need a CUDA device, and torch {torch.__version__} sees none")
     memory = mmap.mmap(-1, num_blocks * shape.block_bytes)
     tensor = torch.frombuffer(memory, dtype=torch.uint8)
     if pinned:
@@ -43,9 +45,10 @@ def swap_out(pool: torch.Tensor, host: torch.Tensor, blocks: Sequence[int], host
     the stream has passed them, neither side may be written nor the host's side read.
 
     ValueError, nothing moved, when the two lists differ in length, a destination occurs twice, a block lies outside,
-    the null block takes part, or the two sides differ in layout or share memory.
+    the null block takes part, or the two sides differ in layout or share memory; TypeError for ids that are no ints.
     """
     check_sides(pool, host)
+    blocks, host_blocks = block_ids("blocks", blocks), block_ids("host_blocks", host_blocks)
     check_moves(blocks, host_blocks, range(1, pool.shape[0]), range(host.shape[0]), "swapped")
     _move(pool, host, blocks, host_blocks)
 
@@ -53,6 +56,7 @@ def swap_out(pool: torch.Tensor, host: torch.Tensor, blocks: Sequence[int], host
 def swap_in(pool: torch.Tensor, host: torch.Tensor, host_blocks: Sequence[int], blocks: Sequence[int]) -> None:
     """The pool's block blocks[i] becomes a copy of host block host_blocks[i]; the rest is as in `swap_out`."""
     check_sides(pool, host)
+    blocks, host_blocks = block_ids("blocks", blocks), block_ids("host_blocks", host_blocks)
     check_moves(host_blocks, blocks, range(host.shape[0]), range(1, pool.shape[0]), "swapped")
     _move(host, pool, host_blocks, blocks)
 

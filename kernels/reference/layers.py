@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional
 
+from kernels.layer_checks import check_own
 from kernels.packed import Activation, PackedLinear
 from kernels.quantize import Quantization, quantize
 
@@ -53,6 +54,7 @@ def pack_gated_linear(
 
 def linear(values: torch.Tensor, packed: PackedLinear, output_dtype: torch.dtype | None = None) -> torch.Tensor:
     """`kernels.linear`."""
+    check_own(packed, NAME)
     bias = None if packed.bias is None else packed.bias.to(values.dtype)
     product = functional.linear(values, packed.weight.to(values.dtype), bias)
     if packed.gated:
@@ -65,6 +67,7 @@ def linear(values: torch.Tensor, packed: PackedLinear, output_dtype: torch.dtype
 
 def embedding(token_ids: torch.Tensor, packed: PackedLinear, output_dtype: torch.dtype | None = None) -> torch.Tensor:
     """`kernels.embedding`."""
+    check_own(packed, NAME)
     rows = functional.embedding(token_ids, packed.weight)
     return rows if output_dtype is None else rows.to(output_dtype)
 

@@ -73,7 +73,7 @@ def test_write_kv_refuses_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="half at most 4"):
         write_rotated_kv(pool, 0, good, good, good, torch.tensor([4]), torch.zeros(1, 5), torch.zeros(1, 5))
     turn = torch.zeros(1, 4)
-    with pytest.raises(ValueError, match=r"query \[2, 2, 8\] must be \[1, heads, 8\]"):
+    with pytest.raises(ValueError, match=r"query float32 \[2, 2, 8\] must be \[1, heads, 8\]"):
         write_rotated_kv(pool, 0, torch.zeros(2, 2, 8), good, good, torch.tensor([4]), turn, turn)
     for outside in (3 * 4, -1):
         with pytest.raises(IndexError):
