@@ -9,7 +9,14 @@ from aot_gate import Compiled, disassembled, resource_usage
 SASS_FLAGS = re.MULTILINE | re.DOTALL
 LDS_BYTES = 65_536
 """Shared memory of a work group on gfx942."""
-SHARED_BYTES = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448, "gfx942": LDS_BYTES}
+SHARED_BYTES = {
+    "sm_80": 166_912,
+    "sm_89": 101_376,
+    "sm_90": 232_448,
+    "sm_100": 232_448,
+    "sm_120": 101_376,
+    "gfx942": LDS_BYTES,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,7 @@ static void check_attention(int32_t tokens, int32_t context, int64_t dim, int64_
   call.query_starts = starts;
   call.context_lengths = lengths;
   call.block_tables = table.data();
+  call.tokens = tokens;
   call.sequences = 1;
   call.table_width = blocks;
   call.heads = heads;

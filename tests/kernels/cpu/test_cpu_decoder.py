@@ -165,7 +165,9 @@ def test_layers_that_do_not_fit_are_refused() -> None:
     step, weights = Step(torch.float32, torch.float32), Weights(set(), "silu")
     stack = weights.stack(cpu, torch.float32, torch.float32)
     narrow = replace(stack.layers[0], attention_out=cpu.pack_linear(torch.randn(WIDTH - 1, HEADS * HEAD_DIM)))
-    with pytest.raises(ValueError, match="do not make a layer of 40"):
+    with pytest.raises(
+        ValueError, match="layer 0: attention_out makes 39 of 64, in a layer of 40 it must make 40 of 64"
+    ):
         step.run(cpu, replace(stack, layers=(narrow,), prepared={}))
     step.rotations = [(cosine[:5], sine[:5]) for cosine, sine in step.rotations]
     with pytest.raises(ValueError, match="cosine"):
