@@ -38,7 +38,10 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
     async def Attach(
         self, request_iterator: AsyncIterator[attach_pb2.AttachRequest], context: Context
     ) -> attach_pb2.AttachResponse:
-        response = self._manager.attach([part async for part in request_iterator])
+        parts = self._manager.attaching()
+        async for part in request_iterator:
+            parts.add(part)
+        response = self._manager.attach(parts)
         # A pool's lists are long and live as long as it does; the collector need not walk them in the middle of a step.
         gc.collect()
         gc.freeze()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kv_manager.core import can_admit, inspection, integrity, matching, views
 from kv_manager.core.adoption import adopt
+from kv_manager.core.attach_parts import AttachParts
 from kv_manager.core.block_ids import BlockIds
 from kv_manager.core.errors import (
     bad_item,
@@ -17,11 +18,9 @@ from kv_manager.core.journal import KINDS, Interest
 from kv_manager.core.lease import Lease
 from kv_manager.core.pool import Pool
 from kv_manager.core.slices import Item, Sliced, at_once
-from kv_manager.core.validation import validate_spec
 from kv_manager.core.watching import Watch, record_changes
 from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2, lookup_pb2, steps_pb2, watch_pb2
 from service.channels import MAX_MESSAGE_BYTES
-from service.errors import invalid_argument
 
 VERSION = "0.1.0"
 
@@ -74,7 +73,10 @@ class Manager:
 
         A Drain is meant for the worker process: a pool that it takes over from itself goes on draining.
         """
-        spec, snapshot = self._read_snapshot(list(parts))
+        checked = self.attaching()
+        for part in parts:
+            checked.add(part)
+        spec, snapshot = checked.read()
         holder = self._tenures.get(spec.pool)
         if holder is not None and holder.lease.alive and holder.pool.spec.worker_id != spec.worker_id:
             raise pool_in_use(spec.pool, holder.pool.spec.worker_id)
@@ -94,18 +96,9 @@ class Manager:
             recompute=adoption.recompute,
         )
 
-    def _read_snapshot(
-        self, parts: list[attach_pb2.AttachRequest]
-    ) -> tuple[attach_pb2.PoolSpec, list[attach_pb2.LiveSequence]]:
-        if not parts or parts[0].WhichOneof("part") != "pool":
-            raise invalid_argument("part", "the first message must carry the pool")
-        for index, part in enumerate(parts[1:], start=1):
-            if part.WhichOneof("part") != "sequences":
-                raise invalid_argument("part", f"message {index} must carry sequences")
-        validate_spec(parts[0].pool, self.max_blocks)
-        spec = attach_pb2.PoolSpec()
-        spec.CopyFrom(parts[0].pool)
-        return spec, [live for part in parts[1:] for live in part.sequences.sequences]
+    def attaching(self) -> AttachParts:
+        """Checks the messages of an Attach as they come; ``attach`` takes it when the last one has."""
+        return AttachParts(self.max_blocks)
 
     def detach(self, request: attach_pb2.DetachRequest) -> attach_pb2.DetachResponse:
         """Give a pool up at once."""
