@@ -14,7 +14,7 @@ from kernels.cpu.library import (
     VALUE_TYPES,
     Attention,
     kernels,
-    refuse_bad_index,
+    refuse,
 )
 from kernels.ragged import RaggedBatch
 
@@ -33,7 +33,8 @@ def paged_attention(
 ) -> torch.Tensor:
     """`kernels.paged_attention`; float64, e4m3fnuz and other head dims go to the reference.
 
-    What a sequence gets has the same bits whatever else is in the batch, and with any number of threads.
+    What a sequence gets has the same bits whatever else is in the batch, and with any number of threads. Threads may
+    share a batch: what is kept in it is not written again.
     """
     key = (paged_attention, query.shape, query.dtype, pool.shape, pool.dtype, pool.stride(), scale, window, soft_cap)
     call = batch.step_cache.get(key)
@@ -53,7 +54,7 @@ def paged_attention(
         call = _call(query, pool, batch, scale, window, soft_cap, sinks, kv_scales)
         if sinks is None and kv_scales is None:
             batch.step_cache[key] = call
-    arguments = call[0]
+    arguments = Attention.from_buffer_copy(call[0])
     if query.stride(2) != 1 or query.stride(1) != query.shape[2]:
         query = query.contiguous()
     output = torch.empty(query.shape, dtype=query.dtype)
@@ -61,7 +62,7 @@ def paged_attention(
     arguments.output = output.data_ptr()
     arguments.keys = pool.data_ptr() + layer * call[1]
     arguments.threads = torch.get_num_threads()
-    refuse_bad_index(kernels().attention(ctypes.byref(arguments)), "a block table names a block outside the pool")
+    refuse(kernels().attention(ctypes.byref(arguments)), "a block table names a block outside the pool")
     return output
 
 
@@ -92,6 +93,7 @@ def _call(
     starts, lengths = batch.query_starts.contiguous(), batch.context_lengths.contiguous()
     tables = batch.block_tables.contiguous()
     scales = kv_scales.contiguous() if kv_scales is not None and pool.dtype in FP8 else None
+    sinks = None if sinks is None else sinks.contiguous()
     arguments = Attention(
         value_offset=pool.stride(2),
         block_stride=pool.stride(0),
@@ -102,6 +104,7 @@ def _call(
         query_starts=starts.data_ptr(),
         context_lengths=lengths.data_ptr(),
         block_tables=tables.data_ptr(),
+        tokens=query.shape[0],
         sequences=batch.num_sequences,
         table_width=tables.shape[1],
         heads=query.shape[1],

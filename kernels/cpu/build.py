@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,9 +39,10 @@ class BuildError(Exception):
 
 
 def sources_digest() -> str:
-    """Names the sources a library was built from."""
+    """Names the sources a library was built from: what an editor leaves beside them is none."""
     digest = hashlib.sha256()
-    for path in (Path(__file__), *sorted(SOURCES.iterdir())):
+    sources = [path for path in SOURCES.iterdir() if path.suffix in (".h", ".cpp") and path.name[0] != "."]
+    for path in (Path(__file__), *sorted(sources)):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -48,17 +50,13 @@ def sources_digest() -> str:
 def build(target: Path = LIBRARY, extra: tuple[str, ...] = ()) -> Path:
     """Compiles each instruction set of this machine's family, and links them into `target`, which appears whole.
 
-    `extra` options go to every compilation and to the link. BuildError without a compiler, or with what it said.
+    CXX names another compiler, as a command line (`ccache g++`); `extra` options go to every compilation and to the
+    link. BuildError without a compiler, or with what it said.
     """
     sets = INSTRUCTION_SETS.get(platform.machine())
     if sets is None or not sys.platform.startswith("linux"):
         raise BuildError(f"the CPU kernels are written for Linux on x86-64 and aarch64, not {platform.platform()}")
-    wanted = os.environ.get("CXX")
-    compiler = (
-        shutil.which(wanted) if wanted else next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
-    )
-    if compiler is None:
-        raise BuildError(f"no C++ compiler: {wanted or 'g++, c++ and clang++'} not found")
+    compiler = _compiler()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
         workplace = Path(folder)
         digest = f'-DOCTAVO_SOURCES="{sources_digest()}"'
@@ -68,14 +66,23 @@ def build(target: Path = LIBRARY, extra: tuple[str, ...] = ()) -> Path:
         with ThreadPoolExecutor() as threads:
             list(
                 threads.map(
-                    lambda item: _run([compiler, *item[1], "-c", "-o", str(workplace / item[0])]), commands.items()
+                    lambda item: _run([*compiler, *item[1], "-c", "-o", str(workplace / item[0])]), commands.items()
                 )
             )
         objects = [str(workplace / name) for name in commands]
         fresh = workplace / target.name
-        _run([compiler, "-shared", "-fopenmp", "-Wl,--as-needed", *extra, *objects, "-o", str(fresh)])
+        _run([*compiler, "-shared", "-fopenmp", "-Wl,--as-needed", *extra, *objects, "-o", str(fresh)])
         fresh.replace(target)
     return target
+
+
+def _compiler() -> list[str]:
+    wanted = shlex.split(os.environ.get("CXX", ""))
+    candidates = [wanted[0]] if wanted else ["g++", "c++", "clang++"]
+    found = next(filter(None, map(shutil.which, candidates)), None)
+    if found is None:
+        raise BuildError(f"no C++ compiler: {', '.join(candidates)} not found")
+    return [found, *wanted[1:]]
 
 
 def _run(command: list[str]) -> None:

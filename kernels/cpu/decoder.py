@@ -19,13 +19,11 @@ from kernels.cpu.library import (
     DecoderLayer,
     Write,
     kernels,
-    refuse_bad_index,
+    refuse,
 )
 from kernels.cpu.packing import NAME
-from kernels.decoder import DecoderStack, GatedFeedForward
+from kernels.decoder import NORMS, DecoderStack, GatedFeedForward
 from kernels.ragged import RaggedBatch
-
-_NORMS = ("attention_norm", "query_norm", "key_norm", "after_attention_norm", "ffn_norm", "after_ffn_norm")
 
 Rotations = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
@@ -85,6 +83,7 @@ def decoder_layers(
             query_starts=starts.data_ptr(),
             context_lengths=lengths.data_ptr(),
             block_tables=tables.data_ptr(),
+            tokens=tokens,
             sequences=batch.num_sequences,
             table_width=tables.shape[1],
             scale=stack.scale,
@@ -103,7 +102,7 @@ def decoder_layers(
         ),
     )
     status = kernels().decoder(ctypes.byref(call))
-    refuse_bad_index(status, f"a slot or a block table points outside the pool's {num_blocks} blocks")
+    refuse(status, f"a slot or a block table points outside the pool's {num_blocks} blocks")
     return delta
 
 
@@ -131,12 +130,12 @@ def _prepared(stack: DecoderStack, hidden: torch.Tensor) -> "ctypes.Array[Decode
 
 
 def _layers(stack: DecoderStack, hidden: torch.Tensor) -> "ctypes.Array[DecoderLayer] | None":
-    dtype, width = hidden.dtype, hidden.shape[1]
+    dtype = hidden.dtype
     layers = (DecoderLayer * len(stack.layers))()
     for layer, to in zip(stack.layers, layers, strict=True):
         if not isinstance(layer.ffn, GatedFeedForward):
             return None
-        norms = {name: getattr(layer, name) for name in _NORMS}
+        norms = {name: getattr(layer, name) for name in NORMS}
         gate_up, down = layer.ffn
         products = {"qkv": layer.qkv, "attention_out": layer.attention_out, "gate_up": gate_up, "down": down}
         if (
@@ -145,9 +144,6 @@ def _layers(stack: DecoderStack, hidden: torch.Tensor) -> "ctypes.Array[DecoderL
             or any(packed.backend != NAME for packed in products.values())
         ):
             return None
-        ends = (layer.qkv.in_features, layer.attention_out.out_features, gate_up.in_features, down.out_features)
-        if ends != (width,) * 4 or down.in_features != gate_up.out_features or not gate_up.gated:
-            raise ValueError(f"products of widths {ends} do not make a layer of {width}")
         for name, weight in norms.items():
             setattr(to, name, None if weight is None else weight.data_ptr())
         for name, packed in products.items():

@@ -14,7 +14,7 @@ from kernels.cpu.library import (
     Linear,
     Norm,
     kernels,
-    refuse_bad_index,
+    refuse,
 )
 from kernels.cpu.packing import NAME
 from kernels.packed import PackedLinear
@@ -31,6 +31,7 @@ def add_rms_norm(
         if delta.shape != hidden.shape or delta.dtype != dtype:
             raise ValueError(f"delta {delta.dtype} {list(delta.shape)} for hidden {dtype} {list(hidden.shape)}")
         delta = delta.contiguous()
+    weight = weight.contiguous()
     rows, width = hidden.shape
     output = torch.empty_like(hidden)
     call = Norm(
@@ -75,7 +76,7 @@ def linear(values: torch.Tensor, packed: PackedLinear, output_dtype: torch.dtype
     call = product(packed, dtype, wanted)
     call.input, call.output = values.data_ptr(), output.data_ptr()
     call.rows, call.threads = rows, torch.get_num_threads()
-    kernels().linear(ctypes.byref(call))
+    refuse(kernels().linear(ctypes.byref(call)))
     return output
 
 
@@ -122,5 +123,5 @@ def embedding(token_ids: torch.Tensor, packed: PackedLinear, output_dtype: torch
         packed.out_features,
         torch.get_num_threads(),
     )
-    refuse_bad_index(kernels().embedding(ctypes.byref(call)), f"a token id lies outside 0..{packed.out_features - 1}")
+    refuse(kernels().embedding(ctypes.byref(call)), f"a token id lies outside 0..{packed.out_features - 1}")
     return output

@@ -3,8 +3,11 @@
 import ctypes
 import functools
 import os
+import platform
+import struct
 from collections.abc import Callable
 from ctypes import c_double, c_int64, c_void_p
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +35,7 @@ HEAD_DIM_MULTIPLE = {"avx512": 16, "avx2": 8, "neon": 4}
 MAX_HEAD_DIM = 256
 MAX_GROUP = 64
 
-_BAD_INDEX = 1
+_BAD_INDEX, _NO_MEMORY = 1, 2
 
 
 class Attention(ctypes.Structure):
@@ -41,7 +44,7 @@ class Attention(ctypes.Structure):
         *((name, c_int64) for name in ("value_offset", "block_stride", "head_stride", "num_blocks")),
         *((name, c_int64) for name in ("query_type", "pool_type", "token_stride")),
         *((name, c_void_p) for name in ("query_starts", "context_lengths", "block_tables")),
-        *((name, c_int64) for name in ("sequences", "table_width")),
+        *((name, c_int64) for name in ("tokens", "sequences", "table_width")),
         *((name, c_int64) for name in ("heads", "kv_heads", "head_dim", "block_size", "window")),
         *((name, c_double) for name in ("scale", "soft_cap")),
         *((name, c_void_p) for name in ("sinks", "kv_scales")),
@@ -163,10 +166,30 @@ def describe() -> str:
     return f"{kernels().isa} on {torch.get_num_threads()} threads"
 
 
-def refuse_bad_index(status: int, what: str) -> None:
-    """IndexError when a kernel found an index outside the pool."""
+def refuse(status: int, bad_index: str = "") -> None:
+    """IndexError when a kernel found an index outside what it may read or write, MemoryError when it had no memory."""
     if status == _BAD_INDEX:
-        raise IndexError(what)
+        raise IndexError(bad_index)
+    if status == _NO_MEMORY:
+        raise MemoryError("the CPU kernels found no memory to compute in")
+
+
+def cut_short(path: Path) -> bool:
+    """Whether an ELF file ends before a segment that the loader maps: touching that kills the process by SIGBUS."""
+    with path.open("rb") as file:
+        header = file.read(64)
+        if len(header) < 64 or header[:4] != b"\x7fELF":
+            return header[:4] == b"\x7fELF"  # what is none at all, the loader refuses by itself
+        (at,), (size, count) = struct.unpack_from("<Q", header, 32), struct.unpack_from("<HH", header, 54)
+        file.seek(at)
+        segments = file.read(size * count)
+    if len(segments) < size * count:
+        return True
+    ends = []
+    for start in range(0, len(segments), size):
+        offset, _, _, bytes_in_file = struct.unpack_from("<QQQQ", segments, start + 8)
+        ends.append(offset + bytes_in_file)
+    return max(ends, default=0) > path.stat().st_size
 
 
 @functools.cache
@@ -174,6 +197,8 @@ def _load() -> Kernels | str:
     rebuild = "`python -m kernels.cpu.build` builds it, with a C++ compiler"
     if not build.LIBRARY.exists():
         return f"its library was not built when octavo was installed ({rebuild})"
+    if cut_short(build.LIBRARY):
+        return f"its library does not load: the file is cut short ({rebuild})"
     try:
         library = ctypes.CDLL(str(build.LIBRARY))
         library.octavo_sources.restype = ctypes.c_char_p
@@ -186,7 +211,12 @@ def _load() -> Kernels | str:
         return f"its library does not load: {error} ({rebuild})"
     wanted = os.environ.get(ISA_VARIABLE)
     table = library.octavo_kernels(wanted.encode() if wanted else None)
+    if not table and wanted:
+        known = build.INSTRUCTION_SETS.get(platform.machine(), {})
+        return f"{ISA_VARIABLE}={wanted}: " + (
+            "this processor lacks it" if wanted in known else f"no such instruction set; there are {', '.join(known)}"
+        )
     if not table:
-        return f"this processor lacks {wanted or 'the instructions it is written for: AVX2 with FMA, or NEON'}"
+        return "this processor lacks the instructions it is written for: AVX2 with FMA, or NEON"
     found = table.contents
     return Kernels(found.isa.decode(), *(getattr(found, name) for name in Kernels._fields[1:]))

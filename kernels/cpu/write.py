@@ -6,7 +6,7 @@ import torch
 
 from kernels import reference
 from kernels.checks import FP8
-from kernels.cpu.library import POOL_TYPES, VALUE_TYPES, Write, kernels, refuse_bad_index
+from kernels.cpu.library import POOL_TYPES, VALUE_TYPES, Write, kernels, refuse
 
 
 def write_kv(
@@ -41,7 +41,7 @@ def write_rotated_kv(
         not _covered(pool, key, value)
         or query.dtype != key.dtype
         or not _heads_together(query)
-        or cosine.dtype != torch.float32
+        or not cosine.dtype == sine.dtype == torch.float32
     ):
         return reference.write_rotated_kv(pool, layer, query, key, value, slots, cosine, sine, kv_scales=kv_scales)
     return _write(pool, layer, key, value, slots, kv_scales, (query, cosine.contiguous(), sine.contiguous()))
@@ -97,7 +97,7 @@ def _write(
         torch.get_num_threads(),
         None if scales is None else scales.data_ptr(),
     )
-    refuse_bad_index(kernels().write(ctypes.byref(call)), f"a slot lies outside the pool's {pool.shape[0]} blocks")
+    refuse(kernels().write(ctypes.byref(call)), f"a slot lies outside the pool's {pool.shape[0]} blocks")
 
 
 def _covered(pool: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:

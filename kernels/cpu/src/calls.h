@@ -11,8 +11,9 @@ enum Type : int64_t {
 // What a gated product makes of its two halves: gating(gate) * up.
 enum Gating : int64_t { NO_GATE = 0, SILU = 1, GELU_TANH = 2 };
 
-// Kernels return OK or, when an index of the caller points outside the pool, BAD_INDEX with nothing written.
-enum Status : int64_t { OK = 0, BAD_INDEX = 1 };
+// Kernels return OK or, with nothing written, BAD_INDEX when an index of the caller points outside the pool.
+// NO_MEMORY: there was none for scratch; what the call writes is then left in part.
+enum Status : int64_t { OK = 0, BAD_INDEX = 1, NO_MEMORY = 2 };
 
 struct Attention {
   const void* query;   // [tokens, heads, head_dim] of query_type, token_stride elements from token to token
@@ -25,7 +26,7 @@ struct Attention {
   const int32_t* query_starts;     // [sequences + 1]
   const int32_t* context_lengths;  // [sequences]
   const int32_t* block_tables;     // [sequences, table_width]
-  int64_t sequences, table_width;
+  int64_t tokens, sequences, table_width;
   int64_t heads, kv_heads, head_dim, block_size;
   int64_t window;  // 0: none
   double scale, soft_cap;  // soft_cap 0: none

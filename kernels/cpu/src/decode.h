@@ -147,8 +147,8 @@ OUTLINE Softmax soften(float* scores, int64_t count, float soft_cap) {
   F tops = nothing;
   for (int64_t k = 0; k < padded; k += LANES) {
     F score = load(scores + k);
-    if (soft_cap > 0) {  // cap * tanh(score / cap), with tanh x = 1 - 2 / (e^2x + 1)
-      score = soft_cap * (1.0f - 2.0f / (exponential(score * (2.0f / soft_cap)) + 1.0f));
+    if (soft_cap > 0) {
+      score = capped(score, soft_cap);
       if (k + LANES > count)
         for (int lane = 0; lane < LANES; ++lane)
           if (k + lane >= count) score[lane] = nothing[0];

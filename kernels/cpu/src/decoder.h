@@ -3,6 +3,7 @@
 
 #include "attention.h"
 #include "linear.h"
+#include "scratch.h"
 #include "write.h"
 
 namespace OCTAVO_ISA {
@@ -41,7 +42,7 @@ static int64_t decoder_layer(const Decoder& step, int64_t index, const V* delta_
   const int64_t heads = step.attention.heads, kv_heads = step.attention.kv_heads, dim = step.attention.head_dim;
   V* delta = (V*)step.delta;
   norm(step, step.hidden, delta_before, layer.attention_norm, normed);
-  product(layer.qkv, normed, qkv, step);
+  if (const int64_t status = product(layer.qkv, normed, qkv, step)) return status;
   if (layer.query_norm) norm_heads(step, layer, qkv);
 
   Write write_call = step.write;
@@ -60,11 +61,11 @@ static int64_t decoder_layer(const Decoder& step, int64_t index, const V* delta_
   attention_call.window = layer.window;
   if (const int64_t status = attention(&attention_call)) return status;
 
-  product(layer.attention_out, attended, delta, step);
+  if (const int64_t status = product(layer.attention_out, attended, delta, step)) return status;
   if (layer.after_attention_norm) norm(step, delta, 0, layer.after_attention_norm, delta);
   norm(step, step.hidden, delta, layer.ffn_norm, normed);
-  product(layer.gate_up, normed, gated_up, step);
-  product(layer.down, gated_up, delta, step);
+  if (const int64_t status = product(layer.gate_up, normed, gated_up, step)) return status;
+  if (const int64_t status = product(layer.down, gated_up, delta, step)) return status;
   if (layer.after_ffn_norm) norm(step, delta, 0, layer.after_ffn_norm, delta);
   return OK;
 }
@@ -79,6 +80,7 @@ static int64_t decoder_of(const Decoder& step) {
   int64_t total = 0;
   for (int64_t width : widths) total += (step.rows * width + 31) / 32 * 32;
   V* next = (V*)decoder_rows.take(total * sizeof(V));
+  if (!next) return NO_MEMORY;
   for (int i = 0; i < 4; ++i) {
     parts[i] = next;
     next += (step.rows * widths[i] + 31) / 32 * 32;

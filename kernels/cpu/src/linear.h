@@ -5,6 +5,7 @@
 #include "int4.h"
 #include "matrix.h"
 #include "rows.h"
+#include "scratch.h"
 
 namespace OCTAVO_ISA {
 
@@ -76,7 +77,7 @@ INLINE void multiply(const Slice& s) {
     const uint32_t* words = (const uint32_t*)s.weights;
     if (s.rows == 1) return int4_tile<1, 1>(s.width, s.input, s.in, words, 0, s.sums, s.stride, s.fresh, s.next);
     if (s.rows == 2) return int4_tile<2, 1>(s.width, s.input, s.in, words, 0, s.sums, s.stride, s.fresh, s.next);
-    float* weights = int4_slice.floats(IN_BLOCK * PANEL);
+    float* weights = int4_slice.floats(IN_BLOCK * PANEL);  // taken before: it is there
     unpack_int4(s.width, words, weights);
     all_tiles(s, weights, row_bytes<int4>());
   } else {
@@ -96,12 +97,14 @@ INLINE void multiply_beside(const Slice& s) {
   }
 }
 
+// False without memory.
 template <typename V, typename W>
-static void linear_task(const Linear& call, const float* input, int64_t first_row, int64_t rows, int64_t first_panel,
+static bool linear_task(const Linear& call, const float* input, int64_t first_row, int64_t rows, int64_t first_panel,
                         int64_t panels) {
   const int64_t in = call.in, stride = panels * PANEL, panel_bytes = in * row_bytes<W>();
   const char* weights = (const char*)call.panels + first_panel * panel_bytes;
   float* sums = linear_tile.floats(ROW_BLOCK * MAX_PANELS * PANEL);
+  if (!sums || (__is_same(W, int4) && !int4_slice.floats(IN_BLOCK * PANEL))) return false;
   // `next`: bytes from this slice to the one that follows.
   auto slice = [&](int64_t p, int64_t k, int64_t next) -> Slice {
     const char* here = weights + p * panel_bytes + k * row_bytes<W>();
@@ -130,24 +133,27 @@ static void linear_task(const Linear& call, const float* input, int64_t first_ro
       for (int64_t p = 0; p < panels; ++p) multiply<W>(slice(p, k, panel_bytes));
   }
   finish<V>(call, sums, stride, first_row, rows, first_panel, panels);
+  return true;
 }
 
 template <typename V, typename W>
-static void linear_of(const Linear& call, const float* input) {
+static int64_t linear_of(const Linear& call, const float* input) {
   const int64_t row_blocks = (call.rows + ROW_BLOCK - 1) / ROW_BLOCK;
   int64_t panels = call.panel_count * row_blocks / (call.threads * TASKS_PER_THREAD) / 2 * 2;
   panels = panels < 2 ? 2 : panels > MAX_PANELS ? MAX_PANELS : panels;
   const int64_t panel_blocks = (call.panel_count + panels - 1) / panels;
+  int32_t failed = 0;
   share(call.threads, row_blocks * panel_blocks, [&](int64_t task) {
     const int64_t block = task % row_blocks, first = task / row_blocks * panels;
     const int64_t row = call.rows * block / row_blocks, end = call.rows * (block + 1) / row_blocks;
     const int64_t count = call.panel_count - first < panels ? call.panel_count - first : panels;
-    linear_task<V, W>(call, input, row, end - row, first, count);
+    if (!linear_task<V, W>(call, input, row, end - row, first, count)) __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
   });
+  return failed ? NO_MEMORY : OK;
 }
 
 template <typename V>
-static void linear_into(const Linear& call, const float* input) {
+static int64_t linear_into(const Linear& call, const float* input) {
   switch (call.weight_type) {
     case FLOAT32:
       return linear_of<V, float>(call, input);
@@ -155,7 +161,7 @@ static void linear_into(const Linear& call, const float* input) {
       return linear_of<V, bf16>(call, input);
     case INT8:
       return linear_of<V, int8_t>(call, input);
-    case INT4:
+    default:
       return linear_of<V, int4>(call, input);
   }
 }
@@ -165,14 +171,14 @@ static int64_t linear(const Linear* call) {
   if (call->value_type == BFLOAT16) {
     const int64_t count = call->rows * call->in;
     float* wide = linear_input.floats(count);
+    if (!wide) return NO_MEMORY;
     const bf16* from = (const bf16*)call->input;
     int64_t i = 0;
     for (; i + LANES <= count; i += LANES) store(wide + i, load(from + i));
     for (; i < count; ++i) wide[i] = widen(from[i]);
     input = wide;
   }
-  call->output_type == FLOAT32 ? linear_into<float>(*call, input) : linear_into<bf16>(*call, input);
-  return OK;
+  return call->output_type == FLOAT32 ? linear_into<float>(*call, input) : linear_into<bf16>(*call, input);
 }
 
 }  // namespace OCTAVO_ISA

@@ -14,6 +14,7 @@
 #include "lookup.h"
 #include "matrix.h"
 #include "query.h"
+#include "scratch.h"
 
 namespace OCTAVO_ISA {
 
@@ -81,7 +82,7 @@ INLINE void soften_row(float* scores, int64_t from, int64_t low, int64_t high, i
   F tops = nothing;
   for (int64_t k = from; k < to; k += LANES) {
     F score = load(scores + k);
-    if (soft_cap > 0) score = soft_cap * (1.0f - 2.0f / (exponential(score * (2.0f / soft_cap)) + 1.0f));
+    if (soft_cap > 0) score = capped(score, soft_cap);
     if (k < low || k + LANES > high) {
       I key = lane + (int32_t)k;
       score = key >= (int32_t)low && key < (int32_t)high ? score : nothing;
@@ -109,9 +110,9 @@ INLINE void soften_row(float* scores, int64_t from, int64_t low, int64_t high, i
   *total += sum(totals);
 }
 
-// Query tokens [first, end) of a sequence, counted within its chunk, for one KV head.
+// Query tokens [first, end) of a sequence, counted within its chunk, for one KV head. False without memory.
 template <typename K>
-static void attend_chunk(const Attention& call, int64_t sequence, int64_t kv_head, int64_t first, int64_t end) {
+static bool attend_chunk(const Attention& call, int64_t sequence, int64_t kv_head, int64_t first, int64_t end) {
   const int64_t group = call.heads / call.kv_heads, dim = call.head_dim;
   const int64_t width = (dim + PANEL - 1) / PANEL * PANEL, rows = (end - first) * group;
   const int64_t start = call.query_starts[sequence], tokens = call.query_starts[sequence + 1] - start;
@@ -122,6 +123,7 @@ static void attend_chunk(const Attention& call, int64_t sequence, int64_t kv_hea
   const float value_scale = SCALED<K> ? call.kv_scales[call.kv_heads + kv_head] : 1.0f;
 
   float* memory = prefill_scratch.floats(rows * (dim + width + 2) + KEY_TILE * (dim + width) + TILE_ROWS * KEY_TILE + 64);
+  if (!memory) return false;
   float* key_panels = memory;
   float* value_rows = key_panels + KEY_TILE * dim;
   float* scores = value_rows + KEY_TILE * width;
@@ -176,9 +178,12 @@ static void attend_chunk(const Attention& call, int64_t sequence, int64_t kv_hea
   }
   for (int64_t r = 0; r < rows; ++r) {
     float* sums = state.sums + r * width;
-    for (int64_t d = 0; d < dim; d += LANES) store(sums + d, load(sums + d) * value_scale / state.total[r]);
+    // A token whose context on the device is shorter than its chunk may see no key at all.
+    const float total = high_of(first + r / group) > 0 ? state.total[r] : 1.0f;
+    for (int64_t d = 0; d < dim; d += LANES) store(sums + d, load(sums + d) * value_scale / total);
     write_output(call, start + first + r / group, kv_head * group + r % group, sums);
   }
+  return true;
 }
 
 }  // namespace OCTAVO_ISA

@@ -27,7 +27,8 @@ INLINE void share_rows(int64_t threads, int64_t rows, const Work& row) {
 // SiLU, or GELU by its tanh: x / 2 (1 + tanh u) = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3).
 INLINE F gated(F x, int64_t gating) {
   const F power = gating == SILU ? x : x * (1.5957691216f + 0.0713548162f * x * x);
-  return x / (1.0f + exponential(-power));
+  const F product = x / (1.0f + exponential(-power));
+  return power < -88.0f ? F{} : product;  // beyond, e^x is capped and x is not
 }
 
 // [width] += delta, if there is one, then RMSNorm of it into output, which may be the row itself.

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -187,22 +186,16 @@ INLINE F power_of_two(F x) {
   return x < lowest ? F{} : scaled;
 }
 
-// Memory that a thread keeps between calls: mapping pages anew in every call would cost more than the work.
-struct Scratch {
-  char* memory;
-  size_t bytes;
-
-  float* floats(size_t count) { return (float*)take(count * sizeof(float)); }
-
-  void* take(size_t wanted) {
-    if (wanted > bytes) {
-      free(memory);
-      bytes = (wanted + 4095) / 4096 * 4096;
-      memory = (char*)aligned_alloc(64, bytes);
-      if (!memory) abort();
-    }
-    return memory;
-  }
-};
+// cap * tanh(score / cap), with tanh x = 1 - 2 / (e^2x + 1): near 0 that cancels, and the series to x^9 stands in.
+INLINE F capped(F score, float cap) {
+  const F x = score * (1.0f / cap), xx = x * x;
+  F series = splat(62.0f / 2835);
+  series = series * xx - 17.0f / 315;
+  series = series * xx + 2.0f / 15;
+  series = series * xx - 1.0f / 3;
+  series = series * xx + 1.0f;
+  const F far = cap * (1.0f - 2.0f / (exponential(x + x) + 1.0f));
+  return xx < 0.1225f ? score * series : far;
+}
 
 }  // namespace OCTAVO_ISA
