@@ -8,6 +8,7 @@ import grpc
 from google.rpc import error_details_pb2
 
 from cli.failures import CliError
+from cli.foreign import printable
 from service.channels import open_channel
 from service.errors import error_info_of, status_of
 
@@ -57,17 +58,21 @@ def answers_of(call: Iterable[Answer]) -> Iterator[Answer]:
 
 def explain(error: grpc.RpcError, address: str, peer: str) -> CliError:
     """The line for a failed call: what the server said of fields, else its reason, else what the transport knows."""
+    return CliError(printable(_explanation(error, address, peer)))
+
+
+def _explanation(error: grpc.RpcError, address: str, peer: str) -> str:
     if isinstance(error, StreamBroke):
-        return CliError(f"the answer broke off: {_said(error.cause) or _transport(error.cause, address, peer)}")
+        return f"the answer broke off: {_said(error.cause) or _transport(error.cause, address, peer)}"
     if said := _said(error):
-        return CliError(said)
+        return said
     if isinstance(error, grpc.Call):
         details = error.details() or "no details"
         if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return CliError(f"no {peer} answers at {address}: is `octavo serve` running there? ({details})")
+            return f"no {peer} answers at {address}: is `octavo serve` running there? ({details})"
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return CliError(f"what answers at {address} is no Octavo {peer} ({details})")
-    return CliError(_transport(error, address, peer))
+            return f"what answers at {address} is no Octavo {peer} ({details})"
+    return _transport(error, address, peer)
 
 
 def _said(error: grpc.RpcError) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.failures import refusal
+from cli.foreign import printable
 from cli.options import INT32_MAX, INT64_MAX, AddressOption
 
 HELP = "/reset forgets the conversation, /system TEXT sets the system message, /exit leaves; Ctrl-C stops an answer"
@@ -35,7 +36,7 @@ def chat(
         stub = gateway_pb2_grpc.GatewayServiceStub(channel)
         models = stub.ListModels(gateway_pb2.ListModelsRequest()).models
         served = model or ", ".join(each.id for each in models) or "no model"
-        print(f"{served} at {address}\n{HELP}", file=sys.stderr)
+        print(f"{printable(served)} at {address}\n{HELP}", file=sys.stderr)
         conversation = Conversation(stub, options, model, system, write)
 
         def turn(line: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.failures import CliError
+from cli.foreign import printable
 from cli.options import UINT32_MAX, UINT64_MAX, ManagerOption
 
 if TYPE_CHECKING:
@@ -86,4 +87,4 @@ def _only_pool(listed: "inspect_pb2.ListPoolsResponse", address: str) -> str:
         case []:
             raise CliError(f"the KV manager at {address} has no pool: no model worker is attached")
         case _:
-            raise CliError(f"which pool? --pool {' or '.join(names)}")
+            raise CliError(f"which pool? --pool {' or '.join(map(printable, names))}")

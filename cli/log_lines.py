@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from cli.foreign import LAYOUT, printable
+
 COLOURS = {"kv_manager": "magenta", "model_worker": "cyan", "gateway": "green"}
 LEVEL_STYLES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
 _WIDTH = max(map(len, COLOURS))
@@ -52,11 +54,11 @@ class LogLine:
             text.append(f"{self.clock} ", style="dim")
         if self.level and self.level != "INFO":
             text.append(f"{self.level} ", style=LEVEL_STYLES.get(self.level, ""))
-        text.append(self.message, style=LEVEL_STYLES.get(self.level, ""))
+        text.append(printable(self.message, keep=LAYOUT), style=LEVEL_STYLES.get(self.level, ""))
         for key, value in (self.fields or {}).items():
-            text.append(f" {key}={value}", style="dim")
+            text.append(printable(f" {key}={value}"), style="dim")
         if self.exception:
-            text.append(f"\n{self.exception}", style="red")
+            text.append(f"\n{printable(self.exception, keep=LAYOUT)}", style="red")
         return text
 
 

@@ -5,6 +5,7 @@ import sys
 from typing import NoReturn
 
 from cli.failures import CliError, refusal
+from cli.foreign import LAYOUT, printable
 
 
 def main() -> NoReturn:
@@ -12,7 +13,7 @@ def main() -> NoReturn:
     try:
         _run()
     except CliError as error:
-        print(f"octavo: {error}", file=sys.stderr)
+        print(f"octavo: {printable(str(error), keep=LAYOUT)}", file=sys.stderr)
         raise SystemExit(1) from None
     except (ValueError, OverflowError) as error:
         # What protobuf and gRPC raise for a value that no message can carry.

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from cli.foreign import printable
 from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc, steps_pb2
 
 # The most blocks one InspectBlocks call may ask for.
@@ -46,10 +47,10 @@ def pool_view(answer: inspect_pb2.InspectPoolResponse) -> RenderableType:
     rows = [
         (
             "pool",
-            f"{summary.header.pool}, epoch {summary.header.epoch}, step {summary.header.step} "
+            f"{printable(summary.header.pool)}, epoch {summary.header.epoch}, step {summary.header.step} "
             f"({summary.completed_step} completed)",
         ),
-        ("worker", f"{spec.worker_id}, {_presence(summary)}"),
+        ("worker", f"{printable(spec.worker_id)}, {_presence(summary)}"),
         ("blocks", f"{stats.num_blocks} of {spec.block_size} tokens, {_size(spec.block_bytes)} each"),
         (
             "states",
@@ -117,7 +118,7 @@ def _sequences(answer: inspect_pb2.InspectPoolResponse) -> Table:
             str(sequence.committed_tokens),
             str(sequence.num_blocks),
             str(sequence.priority),
-            escape(sequence.root.tenant),
+            escape(printable(sequence.root.tenant)),
         )
     return table
 
@@ -191,7 +192,7 @@ def blocks_view(answer: inspect_pb2.InspectBlocksResponse) -> RenderableType:
 def integrity_view(answer: inspect_pb2.CheckIntegrityResponse) -> RenderableType:
     if not answer.violations:
         return Text("integrity: every invariant holds", style="green")
-    return Text("\n".join(["integrity: BROKEN", *answer.violations]), style="bold red")
+    return Text("\n".join(["integrity: BROKEN", *map(printable, answer.violations)]), style="bold red")
 
 
 def _name(value: str, prefix: str) -> str:

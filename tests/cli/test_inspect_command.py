@@ -40,6 +40,33 @@ def test_a_sequence_a_block_and_the_verdict(octavo: Any, address: str) -> None:
     assert answer["integrity"]["violations"] == []
 
 
+HOSTILE = "be ta\x1b[2J\x9b31m\r\n\u202e[red]"
+ESCAPED = r"be ta\x1b[2J\x9b31m\r\n\u202e[red]"
+
+
+def test_names_that_others_chose_are_shown_not_obeyed(octavo: Any) -> None:
+    """Pool, worker and tenant hold escape sequences: no byte of them reaches the terminal, in answers or in errors."""
+    with ServiceProcess("kv_manager", "--listen", "127.0.0.1:0", "--metrics", "") as manager:
+        address = manager.wait_ready().ready["grpc"]
+        with open_channel(address) as channel:
+            stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
+            spec = attach_pb2.PoolSpec(pool=HOSTILE, worker_id=HOSTILE, num_blocks=8, block_size=4, reuse_regime=1)
+            epoch = stub.Attach(iter([attach_pb2.AttachRequest(pool=spec)])).header.epoch
+            root = common_pb2.PrefixRoot(tenant=HOSTILE)
+            admit = steps_pb2.Admit(seq=1, token_ids=TOKENS, num_tokens=6, root=root)
+            stub.Step(steps_pb2.StepRequest(pool=HOSTILE, epoch=epoch, step=1, admits=[admit]))
+            shown = octavo(["inspect", "--address", address])
+            spec.pool = "p"
+            stub.Attach(iter([attach_pb2.AttachRequest(pool=spec)]))
+            which = octavo(["inspect", "--address", address])
+    assert shown.returncode == 0
+    assert f"pool          {ESCAPED}, epoch" in shown.stdout
+    assert f"worker        {ESCAPED}," in shown.stdout
+    assert which.stderr == f"octavo: which pool? --pool {ESCAPED} or p\n"
+    for text in (shown.stdout, which.stderr):
+        assert [char for char in text.replace("\n", "") if ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0] == []
+
+
 def test_a_large_pool_is_looked_at_without_the_check(octavo: Any, address: str) -> None:
     done = octavo(["inspect", "--no-check", "--block", "3", "--address", address])
     assert done.returncode == 0
