@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.failures import CliError
+from cli.foreign import printable
 
 MODELS_FOLDER = Path("models")
 DEMO_MODELS = {"smollm2": "SmolLM2-135M-Instruct, 135 million parameters"}
@@ -43,4 +44,4 @@ def list_models(
         raise CliError(f"no model in {folder} (fetch one: octavo models fetch smollm2)")
     width = max(len(str(model.path)) for model in found)
     for model in found:
-        print(f"{model.path!s:<{width}}  {model.size_bytes / 2**20:8.1f} MiB  {model.architecture}")
+        print(printable(f"{model.path!s:<{width}}  {model.size_bytes / 2**20:8.1f} MiB  {model.architecture}"))
