@@ -30,7 +30,7 @@ POOL = attach_pb2.AttachRequest(
 
 @pytest.fixture
 def embedded() -> Iterator[EmbeddedManager]:
-    with EmbeddedManager(Settings(listen="127.0.0.1:0", metrics="", lease_seconds=0.1)) as embedded:
+    with EmbeddedManager(Settings(listen="127.0.0.1:0", metrics="", lease_seconds=3.0)) as embedded:
         yield embedded
 
 
@@ -73,7 +73,7 @@ def test_attaching_again_forgets_unanswered_steps(embedded: EmbeddedManager) -> 
 def test_an_idle_pool_outlives_its_lease(embedded: EmbeddedManager) -> None:
     client = InProcessManagerClient(embedded.manager)
     epoch = client.attach([POOL]).header.epoch
-    # 10 ticks of a second against a lease of 0.1 s.
+    # 10 ticks of a second against a lease of 3 s.
     assert [embedded.manager.tick(1000) for _ in range(10)] == [[]] * 10
     assert not embedded.manager.expire("p", epoch)
 

@@ -1,5 +1,6 @@
 """Calls on a real gateway process whose worker answers a prompt with the prompt, byte by byte."""
 
+import re
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -262,7 +263,7 @@ def test_worker_errors_reach_the_client(gateway: Any) -> None:
     assert "without finishing" in message
     code, message, _ = refused(lambda: generate(gateway, "DIE", max_tokens=9))
     assert code == grpc.StatusCode.UNAVAILABLE
-    assert "failed after 1 tokens" in message
+    assert re.search("failed after [01] tokens", message)  # the first one may go down with the worker's socket
 
 
 def test_the_metrics_page_counts_calls_and_tokens(worker: Any, start_gateway: Any) -> None:
