@@ -226,16 +226,17 @@ static void join_parts(const Attention& call, int64_t kv_head, const Partial* pa
     float top = call.sinks ? call.sinks[head] : -__builtin_inff();
     for (int64_t p = 0; p < count; ++p) top = parts[p].of(h)[dim] > top ? parts[p].of(h)[dim] : top;
     F total = call.sinks ? exponential(splat(call.sinks[head] - top)) : F{};
-    for (int64_t p = 0; p < count; ++p)
-      total += parts[p].of(h)[dim + 1] * exponential(splat(parts[p].of(h)[dim] - top));
-    const F share = count ? value_scale / total : F{};
-    for (int64_t d = 0; d < dim; d += LANES) {
-      F sums = F{};
-      for (int64_t p = 0; p < count; ++p)
-        sums += load(parts[p].of(h) + d) * exponential(splat(parts[p].of(h)[dim] - top));
-      store(output + h * dim + d, sums * share);
+    float* row = output + h * dim;
+    memset(row, 0, dim * sizeof(float));
+    for (int64_t p = 0; p < count; ++p) {
+      const float* sums = parts[p].of(h);
+      const F fade = exponential(splat(sums[dim] - top));
+      total += sums[dim + 1] * fade;
+      for (int64_t d = 0; d < dim; d += LANES) store(row + d, load(row + d) + load(sums + d) * fade);
     }
-    in_order<K>(output + h * dim, dim);
+    const F share = count ? value_scale / total : F{};
+    for (int64_t d = 0; d < dim; d += LANES) store(row + d, load(row + d) * share);
+    in_order<K>(row, dim);
   }
 }
 

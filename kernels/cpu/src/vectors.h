@@ -145,9 +145,14 @@ INLINE F4 sum4(F a, F b, F c, F d) {
 #endif
 }
 
-// e^x, about 1 ulp; 0 below -87.3, capped above 88. NaN stays NaN.
-// x = n ln 2 + r with |r| <= ln 2 / 2, and e^r by a polynomial of degree 6 in Horner's form.
-INLINE F exponential(F x) {
+struct Power {
+  I n;     // shifted into the place of a float's exponent
+  F rest;  // e^r - 1
+};
+
+// x, held to -87.3 .. 88, as n ln 2 + r with |r| <= ln 2 / 2, and e^r by a polynomial of degree 6 in Horner's form.
+// NaN stays NaN, in `rest`.
+INLINE Power reduced(F x) {
   const F lowest = splat(-87.3f), highest = splat(88.0f);
   F bounded = x < lowest ? lowest : x;
   bounded = bounded > highest ? highest : bounded;
@@ -162,9 +167,14 @@ INLINE F exponential(F x) {
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  F y = p * r * r + r + 1.0f;
-  F scaled = (F)((I)y + ((I)shifted << 23));
-  return x < lowest ? F{} : scaled;
+  return {(I)shifted << 23, p * r * r + r};
+}
+
+// e^x, about 1 ulp; 0 below -87.3, capped above 88. NaN stays NaN.
+INLINE F exponential(F x) {
+  const Power power = reduced(x);
+  F scaled = (F)((I)(power.rest + 1.0f) + power.n);
+  return x < -87.3f ? F{} : scaled;
 }
 
 // 2^x for x <= 0, about 1 ulp; 0 below -126. NaN stays NaN.
@@ -186,16 +196,13 @@ INLINE F power_of_two(F x) {
   return x < lowest ? F{} : scaled;
 }
 
-// cap * tanh(score / cap), with tanh x = 1 - 2 / (e^2x + 1): near 0 that cancels, and the series to x^9 stands in.
+// cap * tanh(score / cap), with tanh x = m / (m + 2) and m = e^2x - 1: of all its digits near 0, too.
 INLINE F capped(F score, float cap) {
-  const F x = score * (1.0f / cap), xx = x * x;
-  F series = splat(62.0f / 2835);
-  series = series * xx - 17.0f / 315;
-  series = series * xx + 2.0f / 15;
-  series = series * xx - 1.0f / 3;
-  series = series * xx + 1.0f;
-  const F far = cap * (1.0f - 2.0f / (exponential(x + x) + 1.0f));
-  return xx < 0.1225f ? score * series : far;
+  const F x = score * (2.0f / cap);
+  const Power power = reduced(x);
+  const F scale = (F)(power.n + (1 << 23) * 127);
+  const F m = scale * power.rest + (scale - 1.0f);
+  return cap * (m / (m + 2.0f));
 }
 
 }  // namespace OCTAVO_ISA
