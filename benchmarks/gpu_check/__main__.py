@@ -33,6 +33,7 @@ def main() -> int:
     correctness.writes(table, device)
     correctness.attention(table, device, arguments.seed)
     if device == "cuda":
+        correctness.waits(table, device)
         correctness.captured_graph(table, device)
         correctness.large_pool(table, device)
     generation.generation(table, device)

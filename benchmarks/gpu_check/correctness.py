@@ -7,7 +7,7 @@ from poisoned_steps import LAYER, PagedCase, attended, paged_case, relative_erro
 from table import Table
 
 import kernels
-from kernels import PoolShape, RaggedBatch
+from kernels import PoolShape, RaggedBatch, cuda
 
 BOUNDS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 MIXED = [(1, 700), (1, 1), (33, 100), (1, 257), (5, 5)]
@@ -128,6 +128,32 @@ def moves(table: Table, device: str) -> None:
         expected[order[:5]] = 0
         different = (pool.cpu().view(torch.uint8).view(shape.num_blocks + 1, -1) != expected).sum()
         table.bounded("bits", f"copies, swaps, zeroing of {shape.block_bytes} bytes", float(different), 0)
+
+
+def waits(table: Table, device: str) -> None:
+    """What is called in every step queues its work: torch raises where a call would wait for the device."""
+    cases = [paged_case(MIXED, (32, 8), 128, dtype=torch.bfloat16, device=device, seed=seed) for seed in range(2)]
+    rows = torch.randn(4, 8, 128, device=device).bfloat16()
+    slots = torch.arange(16, 20, device=device)
+
+    def step(case: PagedCase) -> None:
+        attend(case)
+        kernels.write_kv(case.pool, LAYER, rows, rows, slots)
+        kernels.zero_blocks(case.pool, [1, 2])
+        if cuda.unavailable() is None:  # torch's own indexing waits
+            kernels.copy_blocks(case.pool, [1], [3])
+
+    step(cases[0])  # what is compiled and loaded at first sight may wait
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(cases[1])
+        waited = 0
+    except RuntimeError as error:
+        print(error)
+        waited = 1
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    table.bounded("waits", "attention, writes, zeroing, copies", waited, 0)
 
 
 def large_pool(table: Table, device: str) -> None:

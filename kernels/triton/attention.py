@@ -11,6 +11,7 @@ from kernels.triton.attention_plan import Heads, plan_attention
 from kernels.triton.combine_kernel import combine_splits_kernel
 from kernels.triton.device import check_format, launching_on
 
+LARGEST_INT32 = 2**31 - 1
 COMBINED_AT_ONCE = 16
 """Splits that are read together, however few there are: the order of their sums is then the same in every batch."""
 PRODUCTS = {torch.float32: "ieee", torch.float16: "tf32", torch.bfloat16: "tf32"}
@@ -54,10 +55,14 @@ def paged_attention(
         raise ValueError("the last dimension of queries and of the pool must be contiguous")
     _, num_heads, head_dim = query.shape
     kv_heads, block_size = pool.shape[3], pool.shape[4]
+    # Inside a token and inside a block, offsets have 32 bits: 64 would cost the registers that tiles are sized by.
+    if (num_heads - 1) * query.stride(1) > LARGEST_INT32:
+        query = query.contiguous()
+    if (block_size - 1) * pool.stride(4) > LARGEST_INT32:
+        raise ValueError(f"tokens of a block lie {pool.stride(4)} elements apart, too far for offsets of 32 bits")
     heads = Heads(kv_heads, num_heads // kv_heads, head_dim)
     scales = kv_scales.contiguous() if kv_scales is not None and pool.dtype in FP8 else None
     sinks = None if sinks is None else sinks.contiguous()
-    starts, contexts = batch.query_starts.contiguous(), batch.context_lengths.contiguous()
     plan = plan_attention(batch, heads, window, query.dtype, pool.dtype)
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     keys, values = pool[:, layer, 0], pool[:, layer, 1]
@@ -75,8 +80,8 @@ def paged_attention(
                 keys,
                 values,
                 batch.block_tables,
-                starts,
-                contexts,
+                batch.query_starts,
+                batch.context_lengths,
                 work.items,
                 scales,
                 sinks,
@@ -88,7 +93,6 @@ def paged_attention(
                 query.stride(0),
                 query.stride(1),
                 batch.block_tables.stride(0),
-                batch.block_tables.stride(1),
                 keys.stride(0),
                 keys.stride(1),
                 keys.stride(2),
@@ -109,7 +113,7 @@ def paged_attention(
                     output,
                     partial,
                     partial_lse,
-                    starts,
+                    batch.query_starts,
                     work.items,
                     scales,
                     sinks,

@@ -41,7 +41,6 @@ def attend_keys(
     keys,
     values,
     table,
-    table_column_stride,
     kv_block_stride,
     kv_token_stride,
     score_scale,
@@ -63,10 +62,10 @@ def attend_keys(
         at = start + tl.arange(0, KEYS)
         if MASKED:
             readable = (at >= lowest) & (at < end)
-            blocks = tl.load(table + at // BLOCK_SIZE * table_column_stride, mask=readable, other=0).to(tl.int64)
+            blocks = tl.load(table + at // BLOCK_SIZE, mask=readable, other=0).to(tl.int64)
         else:
             readable = at >= 0
-            blocks = tl.load(table + at // BLOCK_SIZE * table_column_stride).to(tl.int64)
+            blocks = tl.load(table + at // BLOCK_SIZE).to(tl.int64)
         offsets = blocks * kv_block_stride + (at % BLOCK_SIZE) * kv_token_stride
         tile = offsets[:, None] + dims[None, :]
         # The mask is built of what can be false, so that the compiler drops it where nothing can.
@@ -131,7 +130,6 @@ def paged_attention_kernel(
     query_token_stride,
     query_head_stride,
     table_stride,
-    table_column_stride,
     kv_block_stride,
     kv_head_stride,
     kv_token_stride,
@@ -151,7 +149,6 @@ def paged_attention_kernel(
     partial         float32 [items, kv_heads, splits, ROWS, HEAD_DIM], written when SPLIT, rows of empty splits are not
     partial_lse     float32 [items, kv_heads, splits, ROWS], base-2 log-sum-exp of the split, -inf when it is empty
     query           [tokens, heads, HEAD_DIM] by strides
-    block_tables    int32 [sequences, blocks] by strides
     keys, values    [blocks, kv_heads, BLOCK_SIZE, HEAD_DIM] by strides, last dimension contiguous
     items           int32 [items, 2] of (sequence, first row), or None when item i is all rows of sequence i
     kv_scales       float32 [2, kv_heads], what stored K and V are multiplied by, or None
@@ -179,7 +176,7 @@ def paged_attention_kernel(
     positions = first_position + tokens
     dims = tl.arange(0, DIM_TILE)
     inside = is_row[:, None] & (dims < HEAD_DIM)[None, :]
-    query_rows = (start + tokens).to(tl.int64) * query_token_stride + heads.to(tl.int64) * query_head_stride
+    query_rows = (start + tokens).to(tl.int64) * query_token_stride + heads * query_head_stride
     queries = tl.load(query + query_rows[:, None] + dims[None, :], mask=inside, other=0.0)
 
     last_token = tl.minimum(num_tokens - 1, (first_row + ROWS - 1) // GROUP)
@@ -212,7 +209,7 @@ def paged_attention_kernel(
         masked_from = tl.maximum(tl.minimum((first_position + first_row // GROUP + 1) // KEYS * KEYS, end), begin)
         accumulator, top, total = attend_keys(
             queries, accumulator, top, total, begin, masked_from, lowest, positions, keys, values, table,
-            table_column_stride, kv_block_stride, kv_token_stride, score_scale, soft_cap, window,
+            kv_block_stride, kv_token_stride, score_scale, soft_cap, window,
             HEAD_DIM, DIM_TILE, BLOCK_SIZE, KEYS, False, PRECISION,
         )
     accumulator, top, total = attend_keys(
@@ -227,7 +224,6 @@ def paged_attention_kernel(
         keys,
         values,
         table,
-        table_column_stride,
         kv_block_stride,
         kv_token_stride,
         score_scale,

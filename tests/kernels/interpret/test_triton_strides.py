@@ -60,10 +60,22 @@ def test_pools_that_are_views_are_not_zeroed() -> None:
     assert whole.all()
 
 
+def untouched_memory() -> torch.Tensor:
+    """2**31 fp16 and some more: 4 GiB of addresses."""
+    return allocate_host_pool(PoolShape(1, 2, 2, 256, 32, torch.float16), 2**15 + 2, pinned=False).view(-1)
+
+
 def far_heads(tokens: int) -> torch.Tensor:
-    """[tokens, 3, 32] of fp16 whose head 2 starts 2 * 2**30 = 2**31 elements on, in 4 GiB that nobody has touched."""
-    memory = allocate_host_pool(PoolShape(1, 2, 2, 256, 32, torch.float16), 2**15 + 2, pinned=False).view(-1)
-    return memory.as_strided((tokens, 3, 32), (32, 2**30, 1))
+    """[tokens, 3, 32] whose head 2 starts 2 * 2**30 = 2**31 elements on."""
+    return untouched_memory().as_strided((tokens, 3, 32), (32, 2**30, 1))
+
+
+def test_tokens_beyond_32_bits_are_refused() -> None:
+    """Blocks of 3 tokens, 2**30 elements from each to the next: the third would start at 2**31."""
+    case = paged_case([(1, 40)], (2, 1), 32, block_size=3, dtype=torch.float16)
+    pool = untouched_memory().as_strided(case.pool.shape, (2 * 2 * 32, 2 * 32, 32, 32, 2**30, 1))
+    with pytest.raises(ValueError, match="1073741824 elements apart"):
+        paged_attention(case.query, pool, LAYER, case.batch, scale=case.scale)
 
 
 def test_heads_beyond_32_bits() -> None:
