@@ -119,7 +119,7 @@ def measure(pool: "Pool", prompt: Prompt) -> Capacity | Never:
     quota = pool.quotas.get(prompt.root.tenant)
     root_digest = prompt.root.digest(pool.spec.model_fingerprint)
     digests = chain(root_digest, prompt.ids, 0, length // block_size, block_size)
-    hits = prompt_hits(pool, digests, length, blocks.first_holder)
+    hits = prompt_hits(pool, digests, length, blocks.index.first)
     num_hits = len(hits.table)
     cached = min(num_hits * block_size, length - 1)
     granted = min(length, cached + prompt.chunk)
@@ -129,7 +129,7 @@ def measure(pool: "Pool", prompt: Prompt) -> Capacity | Never:
     needed = counted - num_hits + prompt.beside_blocks
     if never := _never(pool, quota, num_hits + needed if prompt.beside_blocks else 0):
         return never
-    required = needed + sum(blocks.in_free_list(block) for block in hits.table if block)
+    required = needed + blocks.count_in_free_list(hits.table)
     if prompt.again:
         required += pool.readmission_reserve()
     elif pool.num_running:
@@ -194,9 +194,7 @@ def _grant(pool: "Pool", work: StepWork, admit: steps_pb2.Admit, prompt: Prompt,
                   | hits      | this step computes     | later chunks           |
     """
     blocks, hits = pool.blocks, capacity.hits
-    for block in hits.table:
-        if block:
-            blocks.hit(block)
+    blocks.hit_all(hits.table)
     table = list(hits.table)
     table += [blocks.take() for _ in range(capacity.table_blocks - len(table))]
 

@@ -175,6 +175,17 @@ class BlockPool:
         if self.journal is not None:
             self.journal.blocks.add(block)
 
+    def hit_all(self, table: list[int]) -> None:
+        """A table names indexed blocks, whatever their state. Null entries are skipped."""
+        ref_count = self.ref_count
+        for block in table:
+            if count := ref_count[block]:
+                ref_count[block] = count + 1
+            elif block:
+                self.hit(block)
+        if self.journal is not None:
+            self.journal.blocks.update(filter(None, table))
+
     def drop(self, block: int, fence: int) -> None:
         """One table names ``block`` no longer; without a reference left it may be granted once ``fence`` has completed.
 
@@ -215,6 +226,11 @@ class BlockPool:
     def in_free_list(self, block: int) -> bool:
         """Whether a hit on ``block`` would take it out of the free list."""
         return self.ref_count[block] == 0 and self.fence[block] <= self.completed_step
+
+    def count_in_free_list(self, table: list[int]) -> int:
+        """How many blocks of a table hits would take out of the free list."""
+        ref_count, fence, completed = self.ref_count, self.fence, self.completed_step
+        return sum([1 for block in table if ref_count[block] == 0 and block and fence[block] <= completed])
 
     # --- digests
 
