@@ -43,6 +43,12 @@ def check_pool(pool: torch.Tensor) -> None:
         )
 
 
+def check_contiguous(pool: torch.Tensor) -> None:
+    """ValueError unless the pool is whole: the reference sees it as rows, and has no strides to see less."""
+    if not pool.is_contiguous():
+        raise ValueError(f"pool must be contiguous for what only the reference serves, its strides are {pool.stride()}")
+
+
 def check_layer(layer: int, pool: torch.Tensor) -> None:
     """ValueError unless the pool has the layer: another one's memory lies there otherwise, or none."""
     if not isinstance(layer, int) or not 0 <= layer < pool.shape[1]:

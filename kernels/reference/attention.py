@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.checks import FP8
+from kernels.checks import FP8, check_contiguous
 from kernels.ragged import RaggedBatch
 from kernels.reference.attention_plan import ChunkPlan, DecodePlan, chunk_mask, plan_attention
 
@@ -38,7 +38,8 @@ def paged_attention(
     sinks: torch.Tensor | None = None,
     kv_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`kernels.paged_attention`; the pool must be contiguous."""
+    """`kernels.paged_attention`; ValueError when the pool is not contiguous."""
+    check_contiguous(pool)
     plan = plan_attention(batch, pool, window, query.dtype)
     stored = _Stored(pool, layer, kv_scales, scale, soft_cap, sinks)
     if plan.decode is not None and not plan.chunks:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.checks import FP8
+from kernels.checks import FP8, check_contiguous
 
 
 def write_kv(
@@ -16,7 +16,8 @@ def write_kv(
     *,
     kv_scales: torch.Tensor | None = None,
 ) -> None:
-    """`kernels.write_kv`; the pool must be contiguous."""
+    """`kernels.write_kv`; ValueError when the pool is not contiguous."""
+    check_contiguous(pool)
     num_slots = pool.shape[0] * pool.shape[4]
     if slots.device.type == "cpu" and slots.numel() and not 0 <= int(slots.min()) <= int(slots.max()) < num_slots:
         raise IndexError(f"a slot lies outside the pool's {pool.shape[0]} blocks")

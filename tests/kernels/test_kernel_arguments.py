@@ -66,6 +66,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: attend(pool=pool(torch.float8_e5m2), kv_scales=elsewhere(2, KV_HEADS)),
         "kv_scales lies on meta",
     ),
+    "part of a pool, by the reference": (lambda: attend_reference(pool()[:, 1:]), "pool must be contiguous"),
     "no window": (lambda: attend(window=0), r"window must be an int in 1\.\.2147483647"),
     "window beyond 32 bits": (lambda: attend(window=2**31), "window"),
     "infinite cap": (lambda: attend(soft_cap=float("inf")), "soft_cap must be positive and finite"),
@@ -154,6 +155,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "top of one dimension": (lambda: kernels.top_k(torch.ones(3), 1), "logits must be"),
     "pool of integers": (lambda: PoolShape(2, 1, 1, 4, 32, torch.int32), "dtype must be a floating-point one"),
 }
+
+
+def attend_reference(part: torch.Tensor) -> torch.Tensor:
+    return reference.paged_attention(torch.ones(1, HEADS, HEAD_DIM), part, 0, batch(), scale=0.1)
 
 
 def multiply(values: torch.Tensor) -> torch.Tensor:
