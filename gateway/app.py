@@ -15,7 +15,7 @@ from gateway.workers import Worker
 from octavo.gateway.v1 import gateway_pb2_grpc
 from service import logs
 from service.process import announce_ready, follow_parent
-from service.serving import Server, until_signal
+from service.serving import Server, catch_signals
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ async def serve(settings: GatewaySettings) -> None:
         OSError: an address cannot be bound, or a TLS file cannot be read.
         TokenizerError: the tokenizer folder of the settings is no such folder.
     """
+    caught = catch_signals()
     metrics = Metrics()
     models = ModelCache(Tokenizer.from_folder(settings.tokenizer) if settings.tokenizer else None)
     workers = [Worker(address, models, settings.worker_tls) for address in settings.workers]
@@ -76,7 +77,7 @@ async def serve(settings: GatewaySettings) -> None:
     readiness = Readiness(server, router, grpc_address, http=http_address, metrics=metrics_address)
     watchers = [asyncio.create_task(worker.watch(readiness.update)) for worker in workers]
     try:
-        number = await until_signal()
+        number = await caught
         logger.info("%s: draining for up to %g s", number.name, settings.grace_seconds)
         await asyncio.gather(server.stop(settings.grace_seconds), http.stop(settings.grace_seconds))
     finally:

@@ -19,7 +19,7 @@ try:
     from octavo.kv.v1 import kv_manager_pb2_grpc
     from service import logs
     from service.process import announce_ready, follow_parent
-    from service.serving import Server, serve_until_signal
+    from service.serving import Server, catch_signals, drain_at_signal
     from service.settings import load
 except ModuleNotFoundError as error:
     sys.exit(f"kv_manager: {error}: pip install 'octavo[kv-manager]'")
@@ -68,6 +68,7 @@ def _make_manager(settings: Settings, stack: ExitStack) -> Manager:
 
 
 async def _serve(settings: Settings, stack: ExitStack) -> None:
+    caught = catch_signals()
     manager = _make_manager(settings, stack)
     step_times = StepTimes()
     servicer = KvManagerServicer(manager, step_times)
@@ -85,7 +86,7 @@ async def _serve(settings: Settings, stack: ExitStack) -> None:
     gc.freeze()
     await server.set_ready(True)
     announce_ready(PROGRAM, address, metrics=metrics)
-    await serve_until_signal(server, settings.grace_seconds)
+    await drain_at_signal(server, caught, settings.grace_seconds)
     clock.cancel()
     await metrics_server.stop()
 

@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import grpc.aio
 import torch
@@ -37,7 +37,7 @@ from octavo.kv.v1 import attach_pb2, common_pb2
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from service import logs
 from service.process import announce_ready, follow_parent
-from service.serving import Server, until_signal
+from service.serving import Server, catch_signals
 
 logger = logging.getLogger(__name__)
 
@@ -100,16 +100,18 @@ async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClie
 
     server = Server(SERVICES, register, settings.server_tls)
     address = await server.start(settings.listen)
-    stopping = asyncio.create_task(until_signal())
+    stopping = catch_signals()
     readiness = Readiness(worker, server, address)
     starting = asyncio.create_task(_start(settings, plan, client, worker, readiness))
     try:
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        begun: list[asyncio.Future[Any]] = [starting, stopping]
+        await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
         if not stopping.done():
             failing = asyncio.create_task(starting.result().wait())
             assert worker.engine is not None
             watching = asyncio.create_task(readiness.watch(worker.engine))
-            await asyncio.wait([failing, stopping], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [failing, stopping]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             failing.cancel()
             watching.cancel()
         failed = not stopping.done()

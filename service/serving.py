@@ -106,34 +106,41 @@ class Server:
             await asyncio.sleep(0)
 
 
-async def until_signal() -> signal.Signals:
-    """Wait for SIGTERM or SIGINT. A second one ends the process at once with status 130.
+def catch_signals() -> "asyncio.Future[signal.Signals]":
+    """Catch SIGTERM and SIGINT from now on; the first one is the future's result.
+
+    To be called before a process says that it is ready: whoever reads that may stop it at once. A second signal ends
+    the process at once with status 130.
 
     Not one within a second of the first: a supervisor and its process group often send the same signal twice, and a
     parent's death sends it once per thread of the parent.
     """
     loop = asyncio.get_running_loop()
-    caught: asyncio.Future[tuple[signal.Signals, float]] = loop.create_future()
+    caught: asyncio.Future[signal.Signals] = loop.create_future()
+    first: float | None = None
 
     def on_signal(number: signal.Signals) -> None:
-        if not caught.done():
-            caught.set_result((number, loop.time()))
-        elif loop.time() - caught.result()[1] > REPEAT_SECONDS:
+        nonlocal first
+        if first is None:
+            first = loop.time()
+            if not caught.done():  # it may have been given up: the process is leaving already
+                caught.set_result(number)
+        elif loop.time() - first > REPEAT_SECONDS:
             logger.warning("second %s: leaving without a drain", number.name)
             logging.shutdown()
             os._exit(130)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    return (await caught)[0]
+    return caught
 
 
-async def serve_until_signal(server: Server, grace_seconds: float) -> None:
-    """Serve until a signal, then drain: not ready at once, new calls UNAVAILABLE, running ones get ``grace_seconds``.
+async def drain_at_signal(server: Server, caught: "asyncio.Future[signal.Signals]", grace_seconds: float) -> None:
+    """Serve until a signal is caught, then drain.
 
-    What still runs then is cut and ends UNAVAILABLE. What the service owns is the caller's to close
-    afterwards, since running calls need it until they end.
+    Not ready at once, new calls UNAVAILABLE, running ones get ``grace_seconds``. What still runs then is cut and ends
+    UNAVAILABLE. What the service owns is the caller's to close afterwards, since running calls need it until they end.
     """
-    number = await until_signal()
+    number = await caught
     logger.info("%s: draining for up to %g s", number.name, grace_seconds)
     await server.stop(grace_seconds)

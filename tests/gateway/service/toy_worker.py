@@ -27,7 +27,7 @@ from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
 from service.channels import TlsFiles
 from service.errors import ServiceError
 from service.process import announce_ready
-from service.serving import Server, serve_until_signal
+from service.serving import Server, catch_signals, drain_at_signal
 
 SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 
@@ -152,6 +152,7 @@ async def main() -> None:
     parser.add_argument("--token-seconds", type=float, default=0.0)
     parser.add_argument("--tls", type=Path, nargs=3, metavar=("CA", "CERTIFICATE", "KEY"), help="mutual TLS")
     options = parser.parse_args()
+    caught = catch_signals()
     worker = ToyWorker(options.model, options.max_context, options.token_seconds)
     server = Server(
         [SERVICE],
@@ -164,7 +165,7 @@ async def main() -> None:
     toggles: set[asyncio.Task[None]] = set()
     loop.add_signal_handler(signal.SIGUSR1, lambda: toggles.add(loop.create_task(server.set_ready(not server.ready))))
     announce_ready("model_worker", address)
-    await serve_until_signal(server, 0)
+    await drain_at_signal(server, caught, 0)
 
 
 with contextlib.suppress(KeyboardInterrupt):
