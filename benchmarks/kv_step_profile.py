@@ -2,8 +2,8 @@
 
     python benchmarks/kv_step_profile.py [--sequences 256 1024] [--steps 2000]
 
-In-process the phases are timed by wrapping the functions that serve them, which adds about 4 us. Over gRPC the manager's
-own histogram says how long the same steps took: longer than in-process, since its core sleeps between two steps.
+In-process the phases are timed by wrapping the functions that serve them, which adds about 4 us. Over gRPC the
+manager's own histogram says how long the same steps took: longer than in-process, since its core sleeps in between.
 """
 
 import argparse
