@@ -156,7 +156,7 @@ def _needed(pool: "Pool", rows: list[Growth]) -> int:
     needed = _copies(pool, rows) + _new_blocks(pool, rows)
     for row in rows:
         if row.hits:
-            needed += sum(map(pool.blocks.in_free_list, row.hits))
+            needed += pool.blocks.count_in_free_list(row.hits)
     return needed
 
 

@@ -35,6 +35,12 @@ class Root(NamedTuple):
         return sha256(b"".join(parts)).digest()
 
 
+def next_digest(parent: bytes, ids: bytes | bytearray, block: int, block_size: int) -> bytes:
+    """The digest of one block; arguments as for ``chain``."""
+    start = block * block_size * TOKEN_BYTES
+    return sha256(parent + ids[start : start + block_size * TOKEN_BYTES]).digest()
+
+
 def chain(parent: bytes, ids: bytes | bytearray, first_block: int, end_block: int, block_size: int) -> Iterator[bytes]:
     """Digests of blocks ``first_block`` to ``end_block - 1`` of ``ids``, each made when it is asked for.
 

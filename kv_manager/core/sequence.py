@@ -1,11 +1,10 @@
 """What the manager remembers of a live sequence."""
 
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from kv_manager.core.block_pool import Filled
 from kv_manager.core.host_tier import NO_HOST_BLOCK
-from kv_manager.core.prefix import TOKEN_BYTES, Root
+from kv_manager.core.prefix import TOKEN_BYTES, Root, chain, next_digest
 
 if TYPE_CHECKING:
     from kv_manager.core.quotas import Quota
@@ -92,12 +91,11 @@ class Sequence:
 
     def chain_to(self, num_blocks: int, block_size: int) -> list[bytes]:
         """The prefix chain, extended to the first ``num_blocks`` blocks, which must be full of known ids."""
-        digests, ids = self.digests, self.ids
-        have, size = len(digests), block_size * TOKEN_BYTES
-        parent = digests[-1] if have else self.root_digest
-        for start in range(have * size, num_blocks * size, size):
-            parent = sha256(parent + ids[start : start + size]).digest()
-            digests.append(parent)
+        digests = self.digests
+        have = len(digests)
+        if have < num_blocks:
+            parent = digests[-1] if have else self.root_digest
+            digests.extend(chain(parent, self.ids, have, num_blocks, block_size))
         return digests
 
     def newly_full(self, block_size: int) -> list[Filled]:
@@ -109,8 +107,7 @@ class Sequence:
         self.indexed = full
         if full == first + 1 == len(digests) + 1:  # a decoding sequence has filled its block
             parent = digests[-1] if first else self.root_digest
-            size = block_size * TOKEN_BYTES
-            digest = sha256(parent + self.ids[first * size : full * size]).digest()
+            digest = next_digest(parent, self.ids, first, block_size)
             digests.append(digest)
             return [(self.table[first], digest, parent)]
         self.chain_to(full, block_size)
