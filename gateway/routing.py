@@ -1,11 +1,12 @@
 """Which worker serves a request, and whether any can."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import grpc
 
 from gateway.models import ServedModel
 from gateway.workers import Worker
+from octavo.kv.v1 import common_pb2
 from service.errors import ServiceError, invalid_argument
 
 RETRY_SECONDS = 1.0
@@ -63,14 +64,29 @@ class Router:
             raise invalid_argument("model", f"empty, but several are served: {names}")
         return next(iter(known.values()))
 
-    def pick(self, model: ServedModel) -> Worker:
+    async def pick(
+        self,
+        model: ServedModel,
+        token_ids: Sequence[int] = (),
+        *,
+        request_id: str = "",
+        root: common_pb2.PrefixRoot | None = None,
+        excluded: Collection[Worker] = (),
+    ) -> Worker:
         """The worker for one more request of a model.
+
+        Args:
+            model: what the request wants, as from ``model``.
+            token_ids: what the worker will be sent: the prompt, and after it what was generated already.
+            request_id: the request's name, as the worker will be told it.
+            root: the prefix root of the request; None is the empty one.
+            excluded: workers that failed the request already.
 
         Raises:
             ServiceError: UNAVAILABLE, saying what is wrong with each of its workers.
         """
         serving = [worker for worker in self._workers if worker.model is model]
-        usable = [worker for worker in serving if worker.trouble is None]
+        usable = [worker for worker in serving if worker.trouble is None and worker not in excluded]
         if not usable:
             raise self._unavailable(serving or self._workers)
         return min(usable, key=lambda worker: worker.running)

@@ -3,16 +3,33 @@
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 
 from gateway import generation, prompts
 from gateway.generation import Generation
 from gateway.metrics import Metrics
 from gateway.prompts import PROMPT
+from gateway.routing import Router
 from gateway.streams import Finish, Piece
 from gateway.workers import Worker
+from octavo.kv.v1 import common_pb2
 
 logger = logging.getLogger(__name__)
+
+
+async def route(task: Generation, router: Router, excluded: Collection[Worker] = ()) -> Worker:
+    """The worker for a generation that has no tokens yet, other than those that failed it.
+
+    Raises:
+        ServiceError: no worker can serve it.
+    """
+    return await router.pick(
+        task.model,
+        task.prompt.token_ids,
+        request_id=task.request_id,
+        root=common_pb2.PrefixRoot(salt=task.parameters.cache_salt),
+        excluded=excluded,
+    )
 
 
 async def run(task: Generation, worker: Worker, metrics: Metrics) -> AsyncGenerator[Piece, None]:

@@ -44,7 +44,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             prompt = await self._prompt(model, request)
             header = _header(model, parameters.request_id)
             task = self._generation(header, model, prompt, parameters, arrived, context)
-            worker = self._router.pick(model)
+            worker = await runs.route(task, self._router)
             if parameters.echo:
                 text = await runs.prompt_text(task)
                 for index in range(parameters.n):
@@ -61,7 +61,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             prompt = await self._conversation(model, request)
             header = _header(model, parameters.request_id)
             task = self._generation(header, model, prompt, parameters, arrived, context)
-            worker = self._router.pick(model)
+            worker = await runs.route(task, self._router)
             begun: set[int] = set()
             async with contextlib.aclosing(runs.run(task, worker, self._metrics)) as pieces:
                 async for piece in pieces:

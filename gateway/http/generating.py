@@ -114,7 +114,8 @@ class _Answer:
             echoes = [await echo_of(task) for task in tasks] if parameters.echo else []
         fingerprint = f"fp_{model.fingerprint[:FINGERPRINT_CHARACTERS]}"
         head = Head(f"{self._shape.id_prefix}{uuid.uuid4().hex}", int(time.time()), model.name, fingerprint)
-        sources = [runs.run(task, self._surface.router.pick(model), self._surface.metrics) for task in tasks]
+        router, metrics = self._surface.router, self._surface.metrics
+        sources = [runs.run(task, await runs.route(task, router), metrics) for task in tasks]
         together = merged(sources, parameters.n)
         if echoes:
             together = echoed(together, echoes)

@@ -53,7 +53,7 @@ async def test_the_least_loaded_usable_worker_of_the_model_is_picked(
     )
     busy.running, idle.running = 2, 1
     router = Router([busy, broken, idle, foreign])
-    assert router.pick(wanted) is idle
+    assert await router.pick(wanted) is idle
     assert [(model.name, ready) for model, ready in router.models()] == [("a", 2), ("b", 1)]
     assert router.model("b") is other
 
@@ -76,7 +76,7 @@ async def test_a_model_whose_workers_are_gone_is_unavailable_not_unknown(
     router = Router([make_worker("x:1", model, "connection refused"), make_worker("y:1", None, "not yet")])
     assert not router.ready
     with pytest.raises(ServiceError, match="x:1: connection refused") as caught:
-        router.pick(router.model("a"))
+        await router.pick(router.model("a"))
     assert (caught.value.code, caught.value.reason) == (grpc.StatusCode.UNAVAILABLE, "NO_WORKER_READY")
     assert caught.value.retry_seconds == 1.0
 
@@ -88,7 +88,7 @@ async def test_during_an_upgrade_a_name_stands_for_the_model_with_most_workers(
     workers = [make_worker("x:1", old, ""), make_worker("y:1", new, ""), make_worker("z:1", new, "")]
     router = Router(workers)
     assert router.model("a") is new
-    assert router.pick(new) is workers[1]
+    assert await router.pick(new) is workers[1]
 
 
 async def test_a_model_is_built_once_for_all_its_workers(toy_tokenizer: Tokenizer, toy_files: dict[str, bytes]) -> None:
