@@ -46,7 +46,7 @@ def _row(results: Results, name: str, workload: str) -> str:
 def as_json(results: Results, verdicts: list[Verdict]) -> dict[str, Any]:
     """Everything measured, runs by round; arrivals are left out, they are long."""
     rows = []
-    for (engine, workload), runs in results.runs.items():
+    for (engine, workload), runs in list(results.runs.items()):
         found, told = results.ratio(engine, workload), results.latencies.get((engine, workload))
         rows.append(
             {

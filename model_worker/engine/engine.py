@@ -4,7 +4,8 @@ Each turn of the loop, with step k launched and step k+1 to come (design 4, rule
 
     take arrivals and aborts -> plan k+1, send it -> run step k, emit its tokens -> receive the answer, launch k+1
 
-so that the manager works while the device does. The rest of the process talks to it through two queues.
+so that the manager works while the device does. A plan that asks for nothing is not sent: step k goes on instead.
+The rest of the process talks to it through two queues.
 """
 
 import logging
@@ -24,7 +25,7 @@ from model_worker.engine.runner import ModelRunner
 from model_worker.engine.scheduler import Scheduler
 from model_worker.engine.sequence import Sequence
 from model_worker.engine.statistics import Statistics
-from octavo.kv.v1 import attach_pb2, inspect_pb2
+from octavo.kv.v1 import attach_pb2, inspect_pb2, steps_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class Engine:
     _attached: bool = False
     _last_loss: str = ""
     _asked: float = 0.0
+    _sent: float = 0.0
 
     def __post_init__(self) -> None:
         self._scheduler = Scheduler(self.limits, self.statistics, time.monotonic)
@@ -242,10 +244,15 @@ class Engine:
         self._take(0.0 if self._launched is not None or self._scheduler.busy else self._idle_seconds())
         if self._stopping:
             return
-        request = self._scheduler.plan()
-        if rates := self._rates.news():
-            request.rates.CopyFrom(rates)
+        request = self._plan()
+        if request is None:
+            assert self._launched is not None
+            self._execute(self._launched)
+            batch = self._scheduler.go_on()
+            self._launched = None if batch.empty else batch
+            return
         self.manager.send(request)
+        self._sent = time.monotonic()
         if self._launched is not None:
             self._execute(self._launched)
             self._launched = None
@@ -260,6 +267,15 @@ class Engine:
             self._scheduler.finish(batch, {}, self.swaps.completed(batch.step))
         else:
             self._launched = batch
+
+    def _plan(self) -> steps_pb2.StepRequest | None:
+        """The next step's request; None when a step runs already and the manager can do without a word (rule 7)."""
+        rates = self._rates.news()
+        may_be_quiet = self._launched is not None and time.monotonic() < self._sent + self._lease_seconds / 3
+        request = self._scheduler.plan_unless_quiet(never=rates is not None or not may_be_quiet)
+        if request is not None and rates is not None:
+            request.rates.CopyFrom(rates)
+        return request
 
     def _idle_seconds(self) -> float:
         """How long the manager may go without a step (rule 11)."""

@@ -37,6 +37,18 @@ def build(scheduler: "Scheduler") -> steps_pb2.StepRequest:
     return request
 
 
+def says_something(request: steps_pb2.StepRequest) -> bool:
+    """Whether a request asks for or tells anything but that time passes."""
+    return bool(
+        request.commits.seqs
+        or request.advances.seqs
+        or request.releases
+        or request.forks
+        or request.admits
+        or request.resumes
+    )
+
+
 def _commit(scheduler: "Scheduler", request: steps_pb2.StepRequest) -> None:
     """Tell ids once per full block (rules 8 and 9)."""
     size = scheduler.limits.block_size

@@ -4,7 +4,7 @@ One step at a time goes through it:
 
     plan()            what step k+1 shall do, as the request to the manager; sent while step k runs
     finish(batch k)   the tokens step k sampled
-    launch(response)  what step k+1 may do, as a batch with block tables
+    launch(response)  what step k+1 may do, as a batch with block tables; go_on() when there was nothing to ask for
 
 A plan is made before the tokens of step k are known: a decode grows by one position whatever its token is, and a
 sequence that turns out to be finished is left out at the launch and released by the next request.
@@ -13,11 +13,11 @@ sequence that turns out to be finished is left out at the launch and released by
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from model_worker.engine.answer import book
+from model_worker.engine.answer import book, rows_of
 from model_worker.engine.batch import Batch, Ended, Limits
 from model_worker.engine.group import Group, members_of, places_of
 from model_worker.engine.outcomes import aborted
-from model_worker.engine.planning import build
+from model_worker.engine.planning import build, says_something
 from model_worker.engine.queue import WaitingQueue
 from model_worker.engine.sequence import EndReason, Phase, Sequence
 from model_worker.engine.statistics import Statistics
@@ -42,6 +42,8 @@ class Scheduler:
         due: ended with blocks, here or in the host tier; their release goes with the next request.
         withdrawn: ended ids that the manager remembers although they hold nothing.
         unsettled: the last step did something, and the manager has not heard of its end.
+        news_step: the last step whose request said something.
+        told_step: the last step that the manager was told has completed.
     """
 
     limits: Limits
@@ -63,6 +65,8 @@ class Scheduler:
     due: list[Sequence] = field(default_factory=list)
     withdrawn: list[int] = field(default_factory=list)
     unsettled: bool = False
+    news_step: int = 0
+    told_step: int = 0
 
     def __post_init__(self) -> None:
         self.queue = WaitingQueue(self.clock, self.limits.ageing_seconds)
@@ -123,7 +127,7 @@ class Scheduler:
     def attach(self, answer: attach_pb2.AttachResponse, reserve: bool) -> None:
         """Begin an epoch: whoever the manager has not adopted goes back to the queue."""
         self.pool, self.epoch = answer.header.pool, answer.header.epoch
-        self.step = self.completed_step = answer.header.step
+        self.step = self.completed_step = self.news_step = self.told_step = answer.header.step
         self.reserve = reserve
         self.pool_stats = answer.stats
         self.unsettled = False
@@ -170,8 +174,33 @@ class Scheduler:
 
     def plan(self) -> steps_pb2.StepRequest:
         """Plan the next step. The caller sends the request and hands the answer to ``launch``."""
+        request = self.plan_unless_quiet(never=True)
+        assert request is not None
+        return request
+
+    def plan_unless_quiet(self, never: bool = False) -> steps_pb2.StepRequest | None:
+        """As ``plan``, but None when the manager need not be asked: the caller runs its step and calls ``go_on``.
+
+        It need not when the request would say nothing, the manager has heard of the end of all that was ever said, and
+        nobody waits for what others may have released meanwhile (rule 7).
+        """
         self.queue.refresh()
-        return build(self)
+        request = build(self)
+        news = says_something(request)
+        if not (never or news or self.queue or self.told_step < self.news_step):
+            return None
+        self.told_step = request.completed_step
+        if news:
+            self.news_step = request.step
+        return request
+
+    def go_on(self) -> Batch:
+        """What was planned, on slots granted before. It counts as part of the last answered step, which so lasts on."""
+        batch = Batch(self.step, rows_of(self, self.planned))
+        if batch.rows:
+            self.completed_step = min(self.completed_step, self.step - 1)
+        self.unsettled = True
+        return batch
 
     def launch(self, response: steps_pb2.StepResponse) -> tuple[Batch, list[Ended]]:
         """Book the manager's answer. Returns the batch to run and the sequences it ended.

@@ -15,10 +15,10 @@ LIVES = 15
 
 def live(dice: random.Random, host_blocks: int, late_swaps: bool, restarts: float) -> tuple[Loop, list[Sequence]]:
     """One life: twelve to nineteen requests of up to four samples, far more than the pool holds."""
-    size = dice.choice([1, 2, 3, 4])
+    size = dice.choice([1, 2, 3, 4, 12])
     most = dice.randrange(4, 9)
     limits = Limits(
-        num_blocks=dice.randrange(26, 40) // size,
+        num_blocks=dice.randrange(26, 40) // size + (size > 4),
         block_size=size,
         max_batch_tokens=dice.randrange(most, 20),
         max_sequences=most,
@@ -40,6 +40,7 @@ def live(dice: random.Random, host_blocks: int, late_swaps: bool, restarts: floa
             loop.scheduler.abort(dice.choice(requests))
         if dice.random() < restarts:
             loop.lose_manager(answered=dice.random() < 0.5, steps_in_hand=dice.randrange(4))
+        loop.quiet = dice.random() < 0.9
         loop.turn()
     loop.drain()
     return loop, requests
@@ -69,11 +70,12 @@ def test_every_sample_ends_as_if_alone_and_the_pool_is_whole(
         loop.assert_whole()
         for batch in loop.batches:
             assert sum(row.end - row.start for row in batch.rows) <= loop.limits.max_batch_tokens
+        seen["unsent"] += loop.unsent
         for name in ("forks", "swaps", "preemptions", "delayed_requests"):
             seen[name] += getattr(loop.scheduler.statistics, name)
         seen["copies"] += sum(len(batch.copies) for batch in loop.batches)
         seen["returns"] += sum(len(batch.swaps_in) > 0 for batch in loop.batches)
         seen["whole groups"] += sum(len(list(request.releases)) > 1 for request in loop.requests)
     print(dict(seen))
-    assert min(seen[name] for name in ("forks", "preemptions", "copies", "delayed_requests")) > LIVES
+    assert min(seen[name] for name in ("forks", "preemptions", "copies", "delayed_requests", "unsent")) > LIVES
     assert (seen["swaps"] > LIVES // 2) == (seen["returns"] > LIVES // 2) == (host_blocks > 0)
