@@ -1,45 +1,58 @@
-"""Prometheus metrics of the gateway, and the page that shows them."""
+"""Prometheus metrics of the gateway, and the page that shows them.
+
+A *call* is one RPC or HTTP request of any kind; a *request* is one prompt on its way through a worker and back. Both
+balance at every scrape, since they are counted and read in the event loop:
+
+    started = running + ended, over all codes          of calls
+    started = running + finished + failed + cancelled  of requests
+"""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import Metric
 
-from gateway.streams import Piece
+from gateway.streams import FinishReason, Piece
 from service.errors import ServiceError
 
-FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-NEXT_TOKEN_BUCKETS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28)
+FIRST_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+NEXT_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 5, 20, 60)
+QUEUE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+REQUEST_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
+
+# Each model has some 140 series; the names come from workers, and a fleet that renames its models must not fill a
+# Prometheus server.
+MAX_MODELS = 32
+OTHER = "other"
+
+PAGE_SECONDS = 10.0
+
+SurfaceName = Literal["grpc", "http"]
 
 
 class Metrics:
-    """The gateway's metrics, in a registry of their own."""
+    """The gateway's metrics, in a registry of their own.
+
+    Attributes:
+        grpc, http: where the requests of a surface are counted.
+    """
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self._started = Counter("octavo_gateway_started_calls", "calls that began", ["method"], registry=registry)
         self._calls = Counter(
             "octavo_gateway_calls", "calls that ended, by status", ["method", "code"], registry=registry
         )
         self._running = Gauge("octavo_gateway_running_calls", "calls under way", ["method"], registry=registry)
-        self._prompt = Counter("octavo_gateway_prompt_tokens", "tokens of finished prompts", registry=registry)
-        self._cached = Counter("octavo_gateway_cached_tokens", "of them, found in the prefix cache", registry=registry)
-        self._generated = Counter("octavo_gateway_generated_tokens", "tokens sent to clients", registry=registry)
-        self._first = Histogram(
-            "octavo_gateway_first_token_seconds",
-            "from a request's arrival to its first token",
-            buckets=FIRST_TOKEN_BUCKETS,
-            registry=registry,
-        )
-        self._next = Histogram(
-            "octavo_gateway_next_token_seconds",
-            "between two messages with tokens of one answer",
-            buckets=NEXT_TOKEN_BUCKETS,
-            registry=registry,
-        )
         self._ready = Gauge("octavo_gateway_ready", "1 while some worker can be used", registry=registry)
+        families = _Families(registry)
+        self.grpc = SurfaceMetrics(families, "grpc")
+        self.http = SurfaceMetrics(families, "http")
 
     def show_readiness(self, ready: Callable[[], bool]) -> None:
         """Read the readiness from ``ready`` whenever the page is asked for."""
@@ -50,6 +63,7 @@ class Metrics:
         """Count a call, by the status it ends with."""
         code = "OK"
         running = self._running.labels(method)
+        self._started.labels(method).inc()
         running.inc()
         try:
             yield
@@ -66,31 +80,174 @@ class Metrics:
             running.dec()
             self._calls.labels(method, code).inc()
 
-    async def observe(self, pieces: AsyncIterator[Piece], arrived: float) -> AsyncGenerator[Piece, None]:
-        """Pass pieces on, timing them; ``arrived`` is the request's ``time.monotonic``."""
-        last: dict[int, float] = {}
-        counted = False
-        async for piece in pieces:
-            if piece.token_ids:
-                now = time.monotonic()
-                if piece.index in last:
-                    self._next.observe(now - last[piece.index])
-                elif not last:
-                    self._first.observe(now - arrived)
-                last[piece.index] = now
-                self._generated.inc(len(piece.token_ids))
-            if piece.finish is not None and not counted:  # a prompt counts once, however many answers it has
-                counted = True
-                self._prompt.inc(piece.finish.usage.prompt_tokens)
-                self._cached.inc(piece.finish.usage.cached_tokens)
-            yield piece
-
     def serve(self, listen: str) -> str:
         """Serve the page on ``host:port`` from a thread that dies with the process; returns the address in use.
+
+        Called in the event loop that counts: there the numbers are read too, so that they balance.
 
         Raises:
             OSError: the address cannot be bound.
         """
         host, _, port = listen.rpartition(":")
-        server, _ = prometheus_client.start_http_server(int(port), host.strip("[]"), self.registry)
+        source: Any = _InLoop(self.registry, asyncio.get_running_loop())
+        server, _ = prometheus_client.start_http_server(int(port), host.strip("[]"), source)
         return f"{host}:{server.server_port}"
+
+
+class SurfaceMetrics:
+    """Counts the requests of one surface, by model."""
+
+    def __init__(self, families: "_Families", surface: SurfaceName) -> None:
+        self._families = families
+        self._surface = surface
+        self._series: dict[str, _Series] = {}
+
+    @contextlib.contextmanager
+    def request(self, model: str, answers: int, arrived: float) -> Iterator["RequestMeter"]:
+        """Count a request by how it ends, and time it.
+
+        Args:
+            model: its name.
+            answers: how many of them make it complete.
+            arrived: ``time.monotonic`` when it arrived.
+        """
+        series = self._of(model)
+        meter = RequestMeter(series, arrived)
+        series.started.inc()
+        series.running.inc()
+        outcome = series.failed
+        try:
+            yield meter
+        except (asyncio.CancelledError, GeneratorExit):
+            outcome = series.cancelled
+            raise
+        finally:
+            if meter.whole_answers == answers:
+                outcome = series.finished
+                series.request_seconds.observe(time.monotonic() - arrived)
+            series.running.dec()
+            outcome.inc()
+
+    def _of(self, model: str) -> "_Series":
+        series = self._series.get(model)
+        if series is None:
+            series = self._series[model] = _Series(self._families, self._families.label_of(model), self._surface)
+        return series
+
+
+class RequestMeter:
+    """Times one request.
+
+    Attributes:
+        whole_answers: answers that ended as answers do.
+    """
+
+    def __init__(self, series: "_Series", arrived: float) -> None:
+        self.whole_answers = 0
+        self._series = series
+        self._arrived = arrived
+        self._last: dict[int, float] = {}
+        self._ended = 0
+
+    def see(self, piece: Piece) -> None:
+        """Count a piece on its way to the client."""
+        series = self._series
+        tokens = len(piece.token_ids)
+        if tokens:
+            now = time.monotonic()
+            series.generated.inc(tokens)
+            last = self._last.get(piece.index)
+            if last is not None:
+                # What a message brings together came one by one: each token counts with its share of the wait.
+                share = (now - last) / tokens
+                for _ in range(tokens):
+                    series.next_token.observe(share)
+            elif not self._last:
+                series.first_token.observe(now - self._arrived)
+            self._last[piece.index] = now
+        if piece.finish is None:
+            return
+        usage = piece.finish.usage
+        self._ended += 1
+        self.whole_answers += piece.finish.reason is not FinishReason.ABORTED
+        series.answers[piece.finish.reason].inc()
+        series.preemptions.inc(usage.preemptions)
+        if self._ended == 1:  # a prompt counts once, however many answers it has
+            series.prompt.inc(usage.prompt_tokens)
+            series.cached.inc(usage.cached_tokens)
+            series.queue.observe(usage.queue_seconds)
+
+
+class _Families:
+    """The metrics with the labels model and surface."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._names: set[str] = set()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"octavo_gateway_{name}", text, ["model", "surface", *labels], registry=registry)
+
+        def histogram(name: str, text: str, buckets: Iterable[float]) -> Histogram:
+            labels = ["model", "surface"]
+            return Histogram(f"octavo_gateway_{name}_seconds", text, labels, buckets=tuple(buckets), registry=registry)
+
+        self.started = counter("started_requests", "prompts that went to a worker")
+        self.ended = counter("requests", "of them, those that ended: finished, failed or cancelled", "outcome")
+        self.running = Gauge(
+            "octavo_gateway_running_requests", "of them, those under way", ["model", "surface"], registry=registry
+        )
+        self.answers = counter("answers", "answers that ended, by their finish reason", "reason")
+        self.prompt = counter("prompt_tokens", "tokens of prompts whose answer ended")
+        self.cached = counter("cached_tokens", "of them, found in the prefix cache")
+        self.generated = counter("generated_tokens", "tokens sent to clients")
+        self.preemptions = counter("preemptions", "times an answer lost its blocks")
+        self.first_token = histogram("first_token", "from a request's arrival to its first token", FIRST_TOKEN_BUCKETS)
+        self.next_token = histogram("next_token", "from one token of an answer to the next", NEXT_TOKEN_BUCKETS)
+        self.queue = histogram("queue", "from a request's arrival at the worker to its first step", QUEUE_BUCKETS)
+        self.request = histogram("request", "from a request's arrival to its end, of finished ones", REQUEST_BUCKETS)
+
+    def label_of(self, model: str) -> str:
+        """The model's name while there are few."""
+        if model not in self._names and len(self._names) >= MAX_MODELS:
+            return OTHER
+        self._names.add(model)
+        return model
+
+
+class _Series:
+    """Those of one model and surface; present from its first request on, zeros included."""
+
+    def __init__(self, families: _Families, model: str, surface: SurfaceName) -> None:
+        labels = (model, surface)
+        self.started = families.started.labels(*labels)
+        self.running = families.running.labels(*labels)
+        self.finished = families.ended.labels(*labels, "finished")
+        self.failed = families.ended.labels(*labels, "failed")
+        self.cancelled = families.ended.labels(*labels, "cancelled")
+        self.answers = {reason: families.answers.labels(*labels, reason.name.lower()) for reason in FinishReason}
+        self.prompt = families.prompt.labels(*labels)
+        self.cached = families.cached.labels(*labels)
+        self.generated = families.generated.labels(*labels)
+        self.preemptions = families.preemptions.labels(*labels)
+        self.first_token = families.first_token.labels(*labels)
+        self.next_token = families.next_token.labels(*labels)
+        self.queue = families.queue.labels(*labels)
+        self.request_seconds = families.request.labels(*labels)
+
+
+class _InLoop:
+    """A registry for another thread, read in the event loop."""
+
+    def __init__(self, registry: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._registry = registry
+        self._loop = loop
+
+    def collect(self) -> Iterable[Metric]:
+        return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(PAGE_SECONDS)
+
+    def restricted_registry(self, names: Iterable[str]) -> "_InLoop":
+        """Only the metrics asked for, by ``?name[]=``."""
+        return _InLoop(self._registry.restricted_registry(names), self._loop)
+
+    async def _read(self) -> list[Metric]:
+        return list(self._registry.collect())

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection
 
 from gateway import generation, prompts
 from gateway.generation import Generation
-from gateway.metrics import Metrics
+from gateway.metrics import SurfaceMetrics
 from gateway.prompts import PROMPT
 from gateway.routing import Router
 from gateway.streams import Finish, Piece
@@ -32,7 +32,7 @@ async def route(task: Generation, router: Router, excluded: Collection[Worker] =
     )
 
 
-async def run(task: Generation, worker: Worker, metrics: Metrics) -> AsyncGenerator[Piece, None]:
+async def run(task: Generation, worker: Worker, metrics: SurfaceMetrics) -> AsyncGenerator[Piece, None]:
     """Run a generation on a worker. Closing it closes the worker's call.
 
     Raises:
@@ -42,14 +42,13 @@ async def run(task: Generation, worker: Worker, metrics: Metrics) -> AsyncGenera
     tokens = 0
     source = generation.pieces(task, worker)
     try:
-        async with (
-            contextlib.aclosing(source),
-            contextlib.aclosing(metrics.observe(source, task.arrived)) as timed,
-        ):
-            async for piece in timed:
-                tokens += len(piece.token_ids)
-                finish = piece.finish or finish
-                yield piece
+        async with contextlib.aclosing(source):
+            with metrics.request(task.model.name, task.parameters.n, task.arrived) as meter:
+                async for piece in source:
+                    tokens += len(piece.token_ids)
+                    finish = piece.finish or finish
+                    meter.see(piece)
+                    yield piece
     finally:
         logger.info(
             "generation ended: %s",

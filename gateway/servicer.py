@@ -49,7 +49,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                 text = await runs.prompt_text(task)
                 for index in range(parameters.n):
                     yield gateway_pb2.GenerateResponse(header=header, index=index, text=text)
-            async with contextlib.aclosing(runs.run(task, worker, self._metrics)) as pieces:
+            async with contextlib.aclosing(runs.run(task, worker, self._metrics.grpc)) as pieces:
                 async for piece in pieces:
                     yield generate_response(header, piece)
 
@@ -63,7 +63,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             task = self._generation(header, model, prompt, parameters, arrived, context)
             worker = await runs.route(task, self._router)
             begun: set[int] = set()
-            async with contextlib.aclosing(runs.run(task, worker, self._metrics)) as pieces:
+            async with contextlib.aclosing(runs.run(task, worker, self._metrics.grpc)) as pieces:
                 async for piece in pieces:
                     yield chat_response(header, piece, role="" if piece.index in begun else "assistant")
                     begun.add(piece.index)

@@ -276,12 +276,13 @@ def test_the_metrics_page_counts_calls_and_tokens(worker: Any, start_gateway: An
     assert 'octavo_gateway_calls_total{code="OK",method="Generate"} 1.0' in shown
     assert 'octavo_gateway_calls_total{code="INVALID_ARGUMENT",method="Generate"} 1.0' in shown
     assert 'octavo_gateway_running_calls{method="Generate"} 0.0' in shown
-    assert "octavo_gateway_prompt_tokens_total 4.0" in shown
-    assert "octavo_gateway_cached_tokens_total 2.0" in shown
-    assert "octavo_gateway_generated_tokens_total 5.0" in shown
-    # Five tokens in five messages: one first, four next.
-    assert "octavo_gateway_first_token_seconds_count 1.0" in shown
-    assert "octavo_gateway_next_token_seconds_count 4.0" in shown
+    labels = '{model="bytes",surface="grpc"}'
+    assert f"octavo_gateway_prompt_tokens_total{labels} 4.0" in shown
+    assert f"octavo_gateway_cached_tokens_total{labels} 2.0" in shown
+    assert f"octavo_gateway_generated_tokens_total{labels} 5.0" in shown
+    # Five tokens: one first, four next.
+    assert f"octavo_gateway_first_token_seconds_count{labels} 1.0" in shown
+    assert f"octavo_gateway_next_token_seconds_count{labels} 4.0" in shown
     assert "octavo_gateway_ready 1.0" in shown
 
 
