@@ -1,4 +1,4 @@
-"""The worker's engine on the demo model in this process, with the real manager beside it: any pool in milliseconds."""
+"""The worker's engine on a model in this process, with the real manager beside it: any pool in milliseconds."""
 
 import contextlib
 import queue
@@ -19,6 +19,7 @@ from model_worker.engine.runner import ModelRunner
 from model_worker.engine.sequence import EndReason, Timeline
 from model_worker.model.loader import LoadedModel, load_model, read_config
 from model_worker.requests import ModelLimits, RequestReader
+from model_worker.sampling.results import TokenLogprobs
 from octavo.kv.v1 import attach_pb2, common_pb2
 from octavo.worker.v1 import sampling_pb2, worker_pb2
 
@@ -34,6 +35,7 @@ class Sample:
     message: str = ""
     timeline: Timeline = field(default_factory=Timeline)
     cumulative_logprob: float = 0.0
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 
 def request(
@@ -68,6 +70,7 @@ class Lab:
             for told in self._progress.get(timeout=SECONDS):
                 sample = samples[place[told.sequence.arrival]][told.sequence.sampling.index]
                 sample.tokens += told.tokens
+                sample.logprobs += told.logprobs
                 if told.ended is not None:
                     left -= 1
                     sample.reason, sample.message = told.sequence.end_reason, told.ended.message
@@ -77,7 +80,7 @@ class Lab:
 
 
 class LabModel:
-    """The demo model, loaded once, for engines of any shape."""
+    """A model, loaded once, for engines of any shape."""
 
     def __init__(self, folder: Path) -> None:
         torch.set_num_threads(2)
@@ -89,15 +92,17 @@ class LabModel:
         self,
         num_blocks: int,
         *,
+        block_size: int = 16,
         host_blocks: int = 0,
         max_sequences: int = 16,
         max_chunk: int = 512,
         manager: ManagerClient | None = None,
         swaps: Swaps | None = None,
     ) -> Iterator[Lab]:
-        """An engine with blocks of 16 tokens."""
+        """An engine whose answers to ``Lab.generate`` are complete."""
+        config = self.config
         shape = PoolShape(
-            num_blocks, self.config.num_layers, self.config.num_kv_heads, 16, self.config.head_dim, torch.float32
+            num_blocks, config.num_layers, config.num_kv_heads, block_size, config.head_dim, torch.float32
         )
         pool = allocate_pool(shape, torch.device("cpu"))
         if swaps is None:
@@ -111,23 +116,25 @@ class LabModel:
                 pool="lab",
                 worker_id="lab",
                 num_blocks=num_blocks,
-                block_size=16,
+                block_size=block_size,
                 block_bytes=shape.block_bytes,
                 host_blocks=host_blocks,
                 model_fingerprint="lab",
                 reuse_regime=common_pb2.REUSE_REGIME_ORDERED,
             ),
-            limits=Limits(num_blocks, 16, max_batch_tokens=512, max_sequences=max_sequences, max_chunk=max_chunk),
-            runner=ModelRunner(self.loaded.model, pool, 16),
+            limits=Limits(
+                num_blocks, block_size, max_batch_tokens=512, max_sequences=max_sequences, max_chunk=max_chunk
+            ),
+            runner=ModelRunner(self.loaded.model, pool, block_size),
             manager=manager or InProcessManager(),
             emit=progress.put,
             on_ready=lambda is_ready, _: ready.put(is_ready),
             on_failure=lambda: ready.put(False),
             swaps=swaps,
         )
-        most = min(self.config.max_context, num_blocks * 16)
-        eos: Iterable[int] = self.config.eos_token_ids
-        reader = RequestReader(ModelLimits(self.config.vocab_size, most, frozenset(eos), max_sequences))
+        most = min(config.max_context, num_blocks * block_size)
+        eos: Iterable[int] = config.eos_token_ids
+        reader = RequestReader(ModelLimits(config.vocab_size, most, frozenset(eos), max_sequences))
         engine.start()
         assert ready.get(timeout=30)
         try:
