@@ -7,6 +7,8 @@ from gateway.http.server import HttpServer
 from gateway.http.surface import Surface
 from gateway.metrics import Metrics
 from gateway.models import ModelCache
+from gateway.policies import policy_of
+from gateway.prefix_lookup import PrefixLookup
 from gateway.routing import Router
 from gateway.servicer import SERVICE, GatewayServicer
 from gateway.settings import GatewaySettings
@@ -55,7 +57,8 @@ async def serve(settings: GatewaySettings) -> None:
     metrics = Metrics()
     models = ModelCache(Tokenizer.from_folder(settings.tokenizer) if settings.tokenizer else None)
     workers = [Worker(address, models, settings.worker_tls) for address in settings.workers]
-    router = Router(workers)
+    lookup = PrefixLookup(settings.managers, settings.manager_tls, settings.routing_lookup_seconds)
+    router = Router(workers, policy_of(settings, lookup))
     metrics.show_readiness(lambda: router.ready)
     servicer = GatewayServicer(router, settings, metrics)
     server = Server(
@@ -86,6 +89,7 @@ async def serve(settings: GatewaySettings) -> None:
         await asyncio.gather(*watchers, return_exceptions=True)
         for worker in workers:
             await worker.close()
+        await lookup.close()
 
 
 def run(settings: GatewaySettings) -> int:

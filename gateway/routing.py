@@ -1,10 +1,12 @@
 """Which worker serves a request, and whether any can."""
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Collection, Iterable, Sequence
 
 import grpc
 
 from gateway.models import ServedModel
+from gateway.policies import LeastLoad, Policy, Wanted
 from gateway.workers import Worker
 from octavo.kv.v1 import common_pb2
 from service.errors import ServiceError, invalid_argument
@@ -13,10 +15,29 @@ RETRY_SECONDS = 1.0
 
 
 class Router:
-    """Routes by model name to the usable worker with the fewest running calls; the first listed wins a tie."""
+    """Routes by model name to a usable worker.
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
+    Args:
+        workers: those known from the start.
+        policy: chooses among the usable workers of a model.
+    """
+
+    def __init__(self, workers: Iterable[Worker], policy: Policy | None = None) -> None:
         self._workers = tuple(workers)
+        self._policy = policy or LeastLoad()
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """All workers, usable or not."""
+        return self._workers
+
+    def add(self, worker: Worker) -> None:
+        """Route to a worker from now on, once it can be used."""
+        self._workers = (*self._workers, worker)
+
+    def remove(self, worker: Worker) -> None:
+        """Route nothing more to a worker; what runs on it is left alone."""
+        self._workers = tuple(one for one in self._workers if one is not worker)
 
     @property
     def ready(self) -> bool:
@@ -73,7 +94,7 @@ class Router:
         root: common_pb2.PrefixRoot | None = None,
         excluded: Collection[Worker] = (),
     ) -> Worker:
-        """The worker for one more request of a model.
+        """The worker for one more request of a model, on whose load the request counts from now on.
 
         Args:
             model: what the request wants, as from ``model``.
@@ -86,14 +107,20 @@ class Router:
             ServiceError: UNAVAILABLE, saying what is wrong with each of its workers.
         """
         serving = [worker for worker in self._workers if worker.model is model]
-        usable = [worker for worker in serving if worker.trouble is None and worker not in excluded]
+        left = [worker for worker in serving if worker not in excluded]
+        usable = [worker for worker in left if worker.trouble is None]
         if not usable:
-            raise self._unavailable(serving or self._workers)
-        return min(usable, key=lambda worker: worker.running)
+            raise self._unavailable(left or serving or self._workers)
+        now = time.monotonic()
+        # Where the circuits of all are open nothing is gained by refusing: any of them may have come to itself.
+        closed = [worker for worker in usable if worker.circuit.closed_at(now)] or usable
+        choice = await self._policy.choose(closed, Wanted(token_ids, root or common_pb2.PrefixRoot()))
+        choice.worker.workload.book(request_id, choice.chain, choice.prompt_tokens)
+        return choice.worker
 
     def _unavailable(self, workers: Sequence[Worker]) -> ServiceError:
         troubles = {worker.address: worker.trouble.reason for worker in workers if worker.trouble is not None}
-        said = "; ".join(f"{address}: {reason}" for address, reason in troubles.items())
+        said = "; ".join(f"{address}: {reason}" for address, reason in troubles.items()) or "the request failed on all"
         return ServiceError(
             grpc.StatusCode.UNAVAILABLE,
             f"no worker is ready: {said}",

@@ -10,6 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
+from gateway.prefix_lookup import ANSWER_SECONDS
+from gateway.routing_cost import PREFIX_WEIGHT
 from service import model_settings
 from service.channels import TlsFiles
 from service.model_settings import Address, OptionalAddress, OptionalPath
@@ -59,19 +61,50 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
     grace_seconds: Annotated[float, Field(ge=0, le=86_400, description="seconds running streams get at SIGTERM")] = 30.0
     metrics: Annotated[OptionalAddress, Field(description="address of the Prometheus page; empty: none")] = ""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severe log")] = "info"
+    managers: Annotated[
+        tuple[Address, ...],
+        NoDecode,
+        BeforeValidator(_split),
+        Field(description="KV managers of the workers' pools, host:port,host:port; empty: prefixes are not looked up"),
+    ] = ()
+    routing: Annotated[
+        Literal["auto", "prefix", "least-load", "round-robin"],
+        Field(description="how a worker is chosen; auto: prefix where managers are given, else least-load"),
+    ] = "auto"
+    routing_prefix_weight: Annotated[
+        float, Field(gt=0, le=1000, description="what an uncached prompt token costs, in tokens of load")
+    ] = PREFIX_WEIGHT
+    routing_lookup_seconds: Annotated[
+        float, Field(gt=0, le=10, description="longest wait for the KV managers before routing by load")
+    ] = ANSWER_SECONDS
     worker_ca: Annotated[OptionalPath, Field(description="reach the workers by TLS, verified by this CA")] = None
     worker_certificate: Annotated[OptionalPath, Field(description="client certificate for the workers")] = None
     worker_key: Annotated[OptionalPath, Field(description="client key for the workers")] = None
+    manager_ca: Annotated[OptionalPath, Field(description="reach the KV managers by TLS, verified by this CA")] = None
+    manager_certificate: Annotated[OptionalPath, Field(description="client certificate for the KV managers")] = None
+    manager_key: Annotated[OptionalPath, Field(description="client key for the KV managers")] = None
 
     @model_validator(mode="after")
-    def _worker_files(self) -> Self:
+    def _peer_files(self) -> Self:
         self._check_peer("worker")
+        self._check_peer("manager")
+        return self
+
+    @model_validator(mode="after")
+    def _prefix_needs_managers(self) -> Self:
+        if self.routing == "prefix" and not self.managers:
+            raise ValueError("routing prefix needs managers: they know what is cached")
         return self
 
     @property
     def worker_tls(self) -> TlsFiles | None:
         """TLS towards the workers, None for plain text."""
         return self._peer_tls("worker")
+
+    @property
+    def manager_tls(self) -> TlsFiles | None:
+        """TLS towards the KV managers, None for plain text."""
+        return self._peer_tls("manager")
 
 
 def load(arguments: Sequence[str] | None = None) -> GatewaySettings:

@@ -2,12 +2,14 @@
 
 A worker is looked at every second: ``grpc.health.v1`` for ``octavo.worker.v1.WorkerService``, then its model. Two looks
 without an answer within 2 s each make it unusable, so a frozen worker is noticed after at most 1 + 2 + 2 seconds, while
-a single late answer of a busy one changes nothing.
+a single late answer of a busy one changes nothing. A worker whose health is good and whose calls fail all the same is
+left out by its circuit.
 """
 
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
@@ -15,8 +17,11 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from gateway.circuit import Circuit
 from gateway.models import ModelCache, ServedModel
 from gateway.text.tokenizer import TokenizerError
+from gateway.worker_call import WorkerCall
+from gateway.workload import Booking, Workload
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from service.channels import TlsFiles, open_aio_channel
 
@@ -32,12 +37,20 @@ MAX_STATE_CHARACTERS = 200
 TOKENIZER_SECONDS = 60.0
 # The largest published tokenizers take about 40 MB; more than this is no tokenizer.
 MAX_TOKENIZER_BYTES = 256 << 20
+# Other errors are about the request, or about its caller's patience.
+_ITS_FAULT = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.DATA_LOSS,
+    }
+)
 
 # Without this, gRPC widens a stream's receive window to megabytes, all of which a reader that stalls would fill here.
 # The 64 KiB that remain are hundreds of tokens.
 BOUNDED_WINDOW = ("grpc.http2.bdp_probe", 0)
 
-GenerateCall = grpc.aio.UnaryStreamCall[worker_pb2.GenerateRequest, worker_pb2.GenerateResponse]
 Changed = Callable[[], Awaitable[None]]
 
 
@@ -63,14 +76,19 @@ class Worker:
         address: host:port.
         model: what it serves, or last served; None until it told.
         trouble: why it cannot be used now.
-        running: calls that run on it from here.
+        pool: its pool's name at its KV manager, empty until it told.
+        workload: what it was given from here.
+        circuit: how its calls went.
     """
 
     def __init__(self, address: str, models: ModelCache, tls: TlsFiles | None = None) -> None:
         self.address = address
         self.model: ServedModel | None = None
         self.trouble: Trouble | None = Trouble("it was not reached yet")
-        self.running = 0
+        self.pool = ""
+        self.workload = Workload()
+        self.circuit = Circuit()
+        self._worker_id = ""
         self._models = models
         self._channel = open_aio_channel(address, tls, [BOUNDED_WINDOW])
         self._stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
@@ -94,20 +112,32 @@ class Worker:
         self._look_now.set()
 
     @contextlib.asynccontextmanager
-    async def generate(self, request: worker_pb2.GenerateRequest, timeout: float | None) -> AsyncIterator[GenerateCall]:
+    async def generate(self, request: worker_pb2.GenerateRequest, timeout: float | None) -> AsyncIterator[WorkerCall]:
         """Run a request; leaving the block cancels what still runs.
 
         Args:
             request: the request.
             timeout: seconds until the worker gives up, None for no limit.
         """
-        self.running += 1
+        samples = request.n if request.HasField("n") else 1
+        booking = self.workload.begin(request.request_id, len(request.token_ids), samples, request.stop.max_tokens)
+        self.circuit.begin(time.monotonic())
         call = self._stub.Generate(request, timeout=timeout)
         try:
-            yield call
+            yield WorkerCall(call, lambda: self._answered(booking))
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _ITS_FAULT:
+                self.circuit.failed(time.monotonic())
+            raise
+        else:
+            self.circuit.succeeded()
         finally:
-            self.running -= 1
+            self.workload.end(booking)
             call.cancel()
+
+    def _answered(self, booking: Booking) -> None:
+        self.workload.started(booking)
+        self.circuit.answered()
 
     async def close(self) -> None:
         await self._channel.close()
@@ -134,6 +164,7 @@ class Worker:
                 return Trouble(await self._ask_state()), None
             # Asked each time, since a worker may be replaced by another one between two looks.
             description = await self._stub.GetModel(worker_pb2.GetModelRequest(), timeout=ANSWER_SECONDS)
+            self._know(description)
             return None, await self._models.get(description, self._fetch_tokenizer)
         except grpc.aio.AioRpcError as error:
             return _trouble_of(error), None
@@ -142,6 +173,12 @@ class Worker:
         except Exception as error:
             logger.exception("looking at worker %s failed", self.address)
             return Trouble(f"looking at it failed: {type(error).__name__}"), None
+
+    def _know(self, description: worker_pb2.GetModelResponse) -> None:
+        self.pool = description.pool
+        if description.header.worker_id != self._worker_id:  # another process: what its predecessor did is no sign
+            self._worker_id = description.header.worker_id
+            self.circuit = Circuit()
 
     async def _ask_state(self) -> str:
         """Why the worker is not ready, in its own words."""

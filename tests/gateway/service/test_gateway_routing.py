@@ -51,7 +51,8 @@ async def test_the_least_loaded_usable_worker_of_the_model_is_picked(
         make_worker("idle:1", wanted, ""),
         make_worker("foreign:1", other, ""),
     )
-    busy.running, idle.running = 2, 1
+    busy.workload.book("1", (), 20)
+    idle.workload.book("2", (), 10)
     router = Router([busy, broken, idle, foreign])
     assert await router.pick(wanted) is idle
     assert [(model.name, ready) for model, ready in router.models()] == [("a", 2), ("b", 1)]
