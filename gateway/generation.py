@@ -1,6 +1,6 @@
-"""One request on one worker: sends it, and turns what comes back into pieces.
+"""One request: sends it to a worker, to another one when that is gone, and turns what comes back into pieces.
 
-The worker is read only when the last piece was taken, so a slow reader holds no more here than one message and what
+A worker is read only when the last piece was taken, so a slow reader holds no more here than one message and what
 HTTP/2 flow control lets the worker send ahead.
 """
 
@@ -13,7 +13,11 @@ import grpc
 import grpc.aio
 
 from gateway import worker_errors
+from gateway.continuation import Continuation
+from gateway.errors import InvalidRequest
+from gateway.interruptions import Cause, cause_of
 from gateway.logprobs import LogprobReader
+from gateway.migration import Abandoned, Journey
 from gateway.models import ServedModel
 from gateway.parameters import Parameters
 from gateway.prompts import Prompt
@@ -21,7 +25,6 @@ from gateway.streams import Piece, SampleStream
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stops import StopAutomaton, StopScanner
 from gateway.text.tokenizer import Tokenizer
-from gateway.workers import Worker
 from octavo.worker.v1 import sampling_pb2, worker_pb2
 from service.errors import ServiceError
 
@@ -55,6 +58,11 @@ class Generation:
     arrived: float
     remaining: Callable[[], float | None]
 
+    def patience(self) -> float | None:
+        """Seconds until its client has to hear something, as of now; None for no limit."""
+        remaining = self.remaining()
+        return None if remaining is None else remaining - min(ANSWER_SHARE * remaining, ANSWER_SECONDS)
+
 
 def worker_request(generation: Generation) -> worker_pb2.GenerateRequest:
     """The request as the worker takes it."""
@@ -72,6 +80,7 @@ def worker_request(generation: Generation) -> worker_pb2.GenerateRequest:
         frequency_penalty=parameters.frequency_penalty,
         logit_bias=parameters.logit_bias,
         bad_words=_bad_words(generation.model.tokenizer, parameters.bad_words),
+        grammar=None if parameters.response_format is None else parameters.response_format.message(),
     )
     stop = sampling_pb2.StopConditions(
         max_tokens=generation.max_tokens,
@@ -107,53 +116,81 @@ def _bad_words(tokenizer: Tokenizer, words: Iterable[str]) -> Iterator[sampling_
                     yield sampling_pb2.TokenIds(ids=ids)
 
 
-async def pieces(generation: Generation, worker: Worker) -> AsyncGenerator[Piece, None]:
-    """Run a request on a worker.
+async def pieces(generation: Generation, journey: Journey) -> AsyncGenerator[Piece, None]:
+    """Run a request on a worker, and on others when that is gone.
 
     The worker's call ends with this generator: at once when the last sample has come to a stop string, and when the
     generator is closed or cancelled because the client left.
 
     Raises:
         ServiceError: what went wrong, in terms of the client's request.
+        InvalidRequest: the worker's compiler takes no such grammar.
     """
     samples = [_sample(generation, index) for index in range(generation.parameters.n)]
-    remaining = generation.remaining()
-    if remaining is not None and remaining <= 0:
-        raise ServiceError(
-            grpc.StatusCode.DEADLINE_EXCEEDED,
-            "the deadline passed before a worker was asked",
-            reason="DEADLINE_EXCEEDED",
-        )
-    timeout = None if remaining is None else remaining - min(ANSWER_SHARE * remaining, ANSWER_SECONDS)
-    tokens = finished = 0
-    try:
-        async with worker.generate(worker_request(generation), timeout) as call:
-            async for message in call:
-                tokens += len(message.token_ids)
-                if message.HasField("started"):
-                    for sample in samples:
-                        sample.start(message.started)
-                piece = samples[message.index].push(message, time.monotonic() - generation.arrived)
-                finished += message.HasField("finished")
-                stopped = finished < len(samples) and _all_finished(samples)
-                if stopped:
-                    # Before the piece is handed on: a slow reader must not keep the worker generating.
-                    call.cancel()
-                if piece is not None:
-                    yield piece
-                if stopped:
-                    return
-    except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            worker.look_now()
-        if not _all_finished(samples):
-            raise worker_errors.translate(worker.address, error, tokens) from error
-    if not _all_finished(samples):
-        raise worker_errors.ended_early(worker.address, tokens)
+    state = Continuation(worker_request(generation), samples)
+    while not state.finished:
+        answered = False
+        patience = generation.patience()
+        if patience is not None and patience <= 0:
+            raise ServiceError(
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                "the deadline passed before a worker was asked",
+                reason="DEADLINE_EXCEEDED",
+            )
+        try:
+            async with journey.call(state.request(), patience) as call:
+                async for message in call:
+                    answered = True
+                    if (paused_seconds := journey.answered()) is not None:
+                        state.migrated(paused_seconds)
+                    piece = state.push(message, time.monotonic() - generation.arrived)
+                    overtaken = state.overtaken
+                    if overtaken:
+                        # Before the piece is handed on: a slow reader must not keep the worker generating.
+                        call.cancel()
+                    if piece is not None:
+                        yield piece
+                    if overtaken:
+                        return
+            if not state.finished:
+                raise worker_errors.ended_early(journey.worker.address, state.tokens)
+        except (Abandoned, grpc.aio.AioRpcError) as error:
+            if not state.finished:
+                await _move(generation, journey, state, error, answered=answered)
 
 
-def _all_finished(samples: Iterable[SampleStream]) -> bool:
-    return all(sample.finish is not None for sample in samples)
+async def _move(
+    generation: Generation,
+    journey: Journey,
+    state: Continuation,
+    error: Abandoned | grpc.aio.AioRpcError,
+    *,
+    answered: bool,
+) -> None:
+    """Have another worker go on after an error.
+
+    Raises:
+        ServiceError: the error, where none can.
+        InvalidRequest: the worker's compiler takes no such grammar.
+    """
+    address = journey.worker.address
+    if isinstance(error, Abandoned):
+        cause, failure = Cause.FROZEN, worker_errors.frozen(address, state.tokens)
+    else:
+        found = cause_of(error, answered=answered, again=journey.departures > 0)
+        failure = worker_errors.translate(address, error, state.tokens)
+        if found is None:
+            raise _failure(generation, failure) from error
+        cause = found
+    if not state.exact:
+        raise worker_errors.not_resumable(failure) from error
+    await journey.move(cause, failure, state.longest)
+
+
+def _failure(generation: Generation, error: ServiceError) -> Exception:
+    """A worker's error by the name that the request's own parameter has."""
+    grammar, problem = generation.parameters.response_format, error.fields.get(worker_errors.GRAMMAR)
+    return error if grammar is None or problem is None else InvalidRequest({grammar.parameter: problem})
 
 
 def _sample(generation: Generation, index: int) -> SampleStream:

@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.message import Message
 
 from gateway.errors import InvalidRequest
+from gateway.grammars import FORMAT, Grammar, one_of
 from gateway.logprobs import TokenLogprob, TokenLogprobs
 from gateway.parameters import BY_NAME
 from gateway.prompts import PROMPT
@@ -31,13 +32,27 @@ _OPTIONS = frozenset(gateway_pb2.GenerateOptions.DESCRIPTOR.fields_by_name)
 def given_parameters(request: gateway_pb2.GenerateRequest | gateway_pb2.ChatRequest) -> dict[str, Any]:
     """What the caller gave, by parameter name: the options, and the request's own fields that are parameters."""
     own = [(field, value) for field, value in request.ListFields() if field.name in BY_NAME]
-    return {field.name: _plain(value) for field, value in [*request.options.ListFields(), *own]}
+    plain = {field.name: _plain(value) for field, value in [*request.options.ListFields(), *own]}
+    return {name: value for name, value in plain.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, gateway_pb2.ResponseFormat):
+        return _grammar(value)
     if isinstance(value, str | int | float | Message):
         return value
     return dict(value) if isinstance(value, Mapping) else tuple(value)
+
+
+def _grammar(wanted: gateway_pb2.ResponseFormat) -> Grammar | None:
+    match wanted.WhichOneof("kind"):
+        case "json_object":
+            return Grammar("json_object", "") if wanted.json_object else None
+        case "choice":
+            return one_of(f"{FORMAT}.choice.texts", wanted.choice.texts)
+        case "json_schema" | "regex" | "lark" as notation:
+            return Grammar(notation, getattr(wanted, notation))
+    return None
 
 
 @contextlib.contextmanager
@@ -52,7 +67,7 @@ def spelled_for(request: Request) -> Iterator[None]:
 
 
 def _path(request: Request, name: str) -> str:
-    base = name.partition("[")[0]
+    base = name.partition("[")[0].partition(".")[0]
     if base == PROMPT:
         return _prompt_path(request) + name[len(PROMPT) :]
     if base == "tools" and isinstance(request, gateway_pb2.TokenizeRequest):

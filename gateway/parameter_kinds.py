@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from gateway.grammars import Grammar
+
 
 class Problem(NamedTuple):
     """What is wrong. ``at`` is empty for the value itself, or names an element, such as ``[3]``."""
@@ -188,6 +190,23 @@ class Biases:
             for part, kind in ((id_, key), (number, bias)):
                 for problem in kind.problems(part, vocab_size):
                     yield Problem(f"[{id_}]", problem.found, kind.allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """A grammar of at most ``max_bytes``; whether it is one of its notation is for the worker's compiler to say."""
+
+    max_bytes: int
+
+    @property
+    def allowed(self) -> str:
+        return f"a constraint of 1 to {self.max_bytes} bytes"
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        if not isinstance(value, Grammar):
+            yield Problem("", type(value).__name__)
+        elif value.notation != "json_object":
+            yield from Text(self.max_bytes, min_bytes=1).problems(value.source, vocab_size)
 
 
 @dataclass(frozen=True, slots=True)

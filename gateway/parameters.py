@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.errors import InvalidRequest
-from gateway.parameter_kinds import Biases, Boolean, Document, Integer, Kind, Number, Text, Texts, TokenIds
+from gateway.grammars import Grammar
+from gateway.parameter_kinds import Biases, Boolean, Document, Integer, Kind, Language, Number, Text, Texts, TokenIds
 
 # Errors travel in HTTP/2 trailers, of which clients accept 8 KiB: more problems than this are cut off.
 MAX_PROBLEMS = 8
@@ -78,7 +79,7 @@ TABLE: tuple[Parameter, ...] = (
     Parameter("best_of", Integer(1, 128), None, "answers generated, of which the n best are kept"),
     Parameter("beam_width", Integer(1, 128), None, "beam search of this width"),
     Parameter("length_penalty", Number(), 1.0, "exponent of the length in a beam's score"),
-    Parameter("response_format", Document(), None, "constrains the output", served=()),
+    Parameter("response_format", Language(max_bytes=512 * 1024), None, "what the output must match"),
     Parameter("tools", Document(), None, "functions the model may call", Call.CHAT, served=()),
     Parameter("adapter", Text(max_bytes=256), "", "fine-tuned weights", served=("",)),
 )
@@ -121,6 +122,7 @@ class Parameters:
     best_of: int | None = None
     beam_width: int | None = None
     length_penalty: float = 1.0
+    response_format: Grammar | None = field(default=None, repr=False)
 
 
 _USED = frozenset(Parameters.__dataclass_fields__)
@@ -146,10 +148,20 @@ def validate(call: Call, values: Mapping[str, Any], vocab_size: int) -> Paramete
             problems[less] = f"{smaller} found, allowed is at most {more}, which is {greater}"
     if {"best_of", "beam_width"} <= values.keys() and not problems.keys() & {"best_of", "beam_width"}:
         problems["best_of"] = "not beside beam_width: a beam search keeps the n best of its width"
+    if "response_format" in values:
+        problems.update(_beside_a_grammar(values))
     if problems:
         raise InvalidRequest(dict(itertools.islice(problems.items(), MAX_PROBLEMS)))
     chosen = {row.name: values.get(row.name, row.default) for row in TABLE if row.name in _USED}
     return Parameters(**chosen)
+
+
+def _beside_a_grammar(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a text that must match a grammar cannot have."""
+    if values.get("ignore_eos") is True:
+        yield "ignore_eos", "true found, a text that matches a constraint ends where it is complete"
+    if values.get("beam_width") is not None:
+        yield "beam_width", "not beside a constraint of the output"
 
 
 def _problems(call: Call, name: str, value: object, vocab_size: int) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,9 @@ from service.errors import ServiceError, status_of
 
 RETRY_SECONDS = 1.0
 
+# The worker's field for what the output must match.
+GRAMMAR = "sampling.grammar"
+
 # Answers about the request itself: the client hears them in the worker's words.
 _ABOUT_THE_REQUEST = frozenset(
     {
@@ -33,18 +36,28 @@ def translate(address: str, error: grpc.aio.AioRpcError, tokens: int) -> Service
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServiceError(code, f"the deadline passed after {tokens} tokens", reason="DEADLINE_EXCEEDED")
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
-        return ServiceError(
-            grpc.StatusCode.UNAVAILABLE,
-            f"worker {address} failed after {tokens} tokens: {details or code.name}",
-            reason="WORKER_LOST",
-            metadata={"worker": address, "tokens": str(tokens)},
-            retry_seconds=RETRY_SECONDS,
-        )
+        return _lost(address, tokens, f"failed after {tokens} tokens: {details or code.name}")
     return ServiceError(
         grpc.StatusCode.INTERNAL,
         f"worker {address} failed after {tokens} tokens: {code.name}: {details}",
         reason="WORKER_FAILED",
         metadata={"worker": address},
+    )
+
+
+def frozen(address: str, tokens: int) -> ServiceError:
+    """For a worker that has stopped to answer."""
+    return _lost(address, tokens, f"does not answer any more, after {tokens} tokens")
+
+
+def not_resumable(failure: ServiceError) -> ServiceError:
+    """For a failure after which no other worker could give the same answer."""
+    return ServiceError(
+        failure.code,
+        f"{failure.message}; samples chosen at the end cannot go on elsewhere once some were told",
+        reason="NOT_RESUMABLE",
+        metadata=failure.metadata,
+        retry_seconds=failure.retry_seconds,
     )
 
 
@@ -55,6 +68,16 @@ def ended_early(address: str, tokens: int) -> ServiceError:
         f"worker {address} ended its stream after {tokens} tokens without finishing",
         reason="WORKER_FAILED",
         metadata={"worker": address},
+    )
+
+
+def _lost(address: str, tokens: int, how: str) -> ServiceError:
+    return ServiceError(
+        grpc.StatusCode.UNAVAILABLE,
+        f"worker {address} {how}",
+        reason="WORKER_LOST",
+        metadata={"worker": address, "tokens": str(tokens)},
+        retry_seconds=RETRY_SECONDS,
     )
 
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import grpc
 
 from gateway.errors import InvalidRequest
+from gateway.grammars import FORMAT
+from gateway.http import formats
 from gateway.parameters import TABLE, Call
 from service.errors import ServiceError
 
@@ -40,7 +42,6 @@ NOT_ASKED: Mapping[str, tuple[object, ...]] = {
     "functions": ([],),
     "modalities": (["text"],),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -49,7 +50,7 @@ NOT_ASKED: Mapping[str, tuple[object, ...]] = {
 }
 
 # Not from the table: they shape the request or the response instead of the generation.
-_COMMON = frozenset({"model", "stream", "stream_options"})
+_COMMON = frozenset({"model", "stream", "stream_options"}) | formats.FIELDS
 _OWN: Mapping[Call, frozenset[str]] = {
     Call.GENERATE: frozenset({"prompt"}),
     Call.CHAT: frozenset(
@@ -109,6 +110,9 @@ def read(call: Call, document: Mapping[str, Any]) -> Given:
     own = _COMMON | _OWN[call]
     parameters = {name: _converted(name, value) for name, value in fields.items() if name not in own}
     names: dict[str, str] = {}
+    constraint = formats.format_of(fields)
+    if constraint is not None:
+        parameters[FORMAT], names[FORMAT] = constraint
     if call is Call.CHAT:
         for name, (source, value) in _chat_parameters(fields, parameters):
             parameters[name], names[name] = value, source

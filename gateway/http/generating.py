@@ -111,7 +111,12 @@ class _Answer:
             model = self._surface.router.model(given.model)
             parameters = validate(self._shape.call, given.parameters, model.vocab_size)
             tasks = self._tasks(model, await self._prompts(model, given), parameters)
-            echoes = [await echo_of(task) for task in tasks] if parameters.echo else []
+            return await self._run(events, given, tasks)
+
+    async def _run(self, events: EventStream, given: Given, tasks: Sequence[Generation]) -> Response | None:
+        """Generate what was validated."""
+        model, parameters = tasks[0].model, tasks[0].parameters
+        echoes = [await echo_of(task) for task in tasks] if parameters.echo else []
         fingerprint = f"fp_{model.fingerprint[:FINGERPRINT_CHARACTERS]}"
         head = Head(f"{self._shape.id_prefix}{uuid.uuid4().hex}", int(time.time()), model.name, fingerprint)
         router, metrics = self._surface.router, self._surface.metrics.http

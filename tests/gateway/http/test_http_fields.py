@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from gateway.errors import InvalidRequest
-from gateway.http import fields
+from gateway.http import fields, formats
 from gateway.http.conversation import messages_of
 from gateway.http.errors import SPELLINGS
 from gateway.parameters import TABLE, Call, validate
@@ -35,7 +35,7 @@ def parameters(call: Call, **document: Any) -> dict[str, Any]:
 def test_every_parameter_of_the_table_is_a_field() -> None:
     for call in (Call.GENERATE, Call.CHAT):
         for row in TABLE:
-            elsewhere = {"request_id", "prompt_logprobs", "logprobs"} | fields.NOT_ASKED.keys()
+            elsewhere = {"request_id", "prompt_logprobs", "logprobs"} | fields.NOT_ASKED.keys() | formats.FIELDS
             if row.calls & call and row.name not in elsewhere:
                 fields.read(call, {row.name: "a value of any kind"})
 
@@ -80,12 +80,10 @@ def test_fields_become_parameters(call: Call, document: dict[str, Any], expected
         (Call.GENERATE, {"stream_options": {"include_usage": True}}, "stream_options"),
         (Call.GENERATE, {"stream": True, "stream_options": {"include": True}}, "stream_options"),
         (Call.GENERATE, {"model": 7}, "model"),
-        (Call.GENERATE, {"response_format": {"type": "json_object"}}, "response_format"),
         (Call.GENERATE, {"suffix": "end"}, "suffix"),
         (Call.CHAT, {"logprobs": 3}, "logprobs"),
         (Call.CHAT, {"top_logprobs": 3}, "top_logprobs"),
         (Call.CHAT, {"max_completion_tokens": 7, "max_tokens": 8}, "max_tokens"),
-        (Call.CHAT, {"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
         (Call.CHAT, {"tools": [{"type": "function"}]}, "tools"),
         (Call.CHAT, {"tool_choice": "required"}, "tool_choice"),
         (Call.CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
@@ -164,7 +162,7 @@ def test_the_page_names_every_field_and_status() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "openai.md").read_text()
     words = set(re.findall(r"`([a-z_]+)`", page))
     named = {row.name for row in TABLE} - {"request_id", "prompt_logprobs", "adapter"}
-    assert words >= named | fields.IGNORED | (fields.NOT_ASKED.keys() - {"function_call", "verbosity"})
+    assert words >= named | formats.FIELDS | fields.IGNORED | (fields.NOT_ASKED.keys() - {"function_call", "verbosity"})
     assert set(re.findall(r"^\| ([45]\d\d)", page, flags=re.MULTILINE)) >= {"400", "404", "429", "500", "503"}
 
 

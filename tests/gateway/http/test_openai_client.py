@@ -215,9 +215,12 @@ def test_each_turn_finds_the_turns_before_it_in_the_cache(client: openai.OpenAI)
 
 def test_the_page_shows_what_works(stack: Stack, demo_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "openai.md").read_text()
-    (example,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
-    exec(example.replace("127.0.0.1:8000", stack.gateway.ready["http"]), {})
+    streamed, parsed, *_ = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(streamed.replace("127.0.0.1:8000", stack.gateway.ready["http"]), names)
     assert "1." in capsys.readouterr().out
+    exec(parsed, names)
+    assert re.fullmatch(r"name='.*' inhabitants=-?\d+\n", capsys.readouterr().out)
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:
@@ -240,7 +243,10 @@ def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
     long = failed(openai.BadRequestError, messages=[{"role": "user", "content": "word " * 9000}])
     assert (long.param, long.code) == ("messages", "context_length_exceeded")
     assert "maximum context length is" in long.message
-    assert failed(openai.BadRequestError, response_format={"type": "json_object"}).param == "response_format"
+    schema = {"name": "s", "schema": {"type": "octopus"}}
+    unknown = failed(openai.BadRequestError, response_format={"type": "json_schema", "json_schema": schema})
+    assert (unknown.param, unknown.code) == ("response_format", "invalid_value")
+    assert "octopus" in unknown.message
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     assert failed(openai.BadRequestError, tools=[tool]).param == "tools"
 
