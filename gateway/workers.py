@@ -23,11 +23,13 @@ from gateway.text.tokenizer import TokenizerError
 from gateway.worker_call import WorkerCall
 from gateway.workload import Booking, Workload
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
+from service import traced_calls, tracing
 from service.channels import TlsFiles, open_aio_channel
 
 logger = logging.getLogger(__name__)
 
 WORKER_SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
+GENERATE = f"{WORKER_SERVICE}/Generate"
 
 LOOK_EVERY_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
@@ -122,10 +124,14 @@ class Worker:
         samples = request.n if request.HasField("n") else 1
         booking = self.workload.begin(request.request_id, len(request.token_ids), samples, request.stop.max_tokens)
         self.circuit.begin(time.monotonic())
-        call = self._stub.Generate(request, timeout=timeout)
+        span = tracing.current().child(GENERATE, "CLIENT")
+        traced_calls.describe(span, GENERATE)
+        span.set("server.address", self.address)
+        call = self._stub.Generate(request, timeout=timeout, metadata=span.headers())
         try:
             yield WorkerCall(call, lambda: self._answered(booking))
         except grpc.aio.AioRpcError as error:
+            span.fail(error.code().name, error.details() or "")
             if error.code() in _ITS_FAULT:
                 self.circuit.failed(time.monotonic())
             raise
@@ -134,6 +140,7 @@ class Worker:
         finally:
             self.workload.end(booking)
             call.cancel()
+            span.end()
 
     def _answered(self, booking: Booking) -> None:
         self.workload.started(booking)

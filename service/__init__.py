@@ -6,5 +6,7 @@
 - ``settings``: flag > environment > ``octavo.toml`` for a frozen dataclass, standard library only
 - ``model_settings``: the same for a pydantic model; not imported by the KV manager, which stays small without it
 - ``logs``: JSON lines, or plain ones on a terminal
+- ``request_ids``: the name of the request at hand, in its log lines, errors and answer
+- ``tracing``, ``traced_calls``: OpenTelemetry, off unless asked for
 - ``process``: the ready line and the parent-death signal
 """

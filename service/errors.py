@@ -1,7 +1,8 @@
 """Domain errors, and the one seam where they become gRPC status codes.
 
 A service raises ``ServiceError`` (or lets a library error through); ``ErrorInterceptor`` turns it into a canonical code
-with ``google.rpc`` details: ``ErrorInfo`` always, ``BadRequest`` for named fields, ``RetryInfo`` when waiting helps.
+with ``google.rpc`` details: ``ErrorInfo`` always, ``BadRequest`` for named fields, ``RetryInfo`` when waiting helps,
+``RequestInfo`` for a request that has a name.
 """
 
 import contextlib
@@ -15,6 +16,8 @@ import grpc.aio
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
+
+from service import request_ids
 
 DOMAIN = "octavo"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -101,8 +104,16 @@ def error_info_of(error: grpc.RpcError) -> error_details_pb2.ErrorInfo | None:
 
 async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceError) -> NoReturn:
     """End a call with a domain error."""
-    trailing = ((DETAILS_KEY, error.to_status().SerializeToString()),)
-    await context.abort(error.code, error.message, trailing)
+    status = error.to_status()
+    trailing: list[tuple[str, str | bytes]] = []
+    if name := request_ids.current():
+        packed = any_pb2.Any()
+        packed.Pack(error_details_pb2.RequestInfo(request_id=name))
+        status.details.append(packed)
+        if request_ids.is_plain(name):
+            trailing.append((request_ids.HEADER, name))
+    trailing.append((DETAILS_KEY, status.SerializeToString()))
+    await context.abort(error.code, error.message, tuple(trailing))
 
 
 Behaviour = Callable[[Any, Any], Any]

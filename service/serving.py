@@ -37,6 +37,7 @@ class Server:
         services: full names of the services added by ``register``, for reflection and health.
         register: adds the servicers to the given ``grpc.aio.Server``.
         tls: serve TLS, mutual when ``tls.ca`` is set; None serves plain text.
+        interceptors: stand around each call, and see its errors as statuses; the first one is the outermost.
     """
 
     def __init__(
@@ -44,11 +45,12 @@ class Server:
         services: Sequence[str],
         register: Callable[[grpc.aio.Server], None],
         tls: TlsFiles | None = None,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self._services = ("", *services)
         self._tls = tls
         self._errors = ErrorInterceptor()
-        self._server = grpc.aio.server(interceptors=[self._errors], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(interceptors=[*interceptors, self._errors], options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         self._ready = False
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

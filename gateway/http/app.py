@@ -13,10 +13,11 @@ from starlette.types import ASGIApp
 from gateway.http.errors import HttpError
 from gateway.http.generating import Generating, error_response
 from gateway.http.pages import Pages
-from gateway.http.request_ids import HEADER, RequestIds
+from gateway.http.request_ids import RequestIds
 from gateway.http.shapes import ChatShape, CompletionShape
 from gateway.http.surface import Surface
 from service.errors import ServiceError
+from service.request_ids import HEADER
 
 
 def application(surface: Surface) -> ASGIApp:
