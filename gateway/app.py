@@ -6,6 +6,7 @@ import logging
 from gateway.http.server import HttpServer
 from gateway.http.surface import Surface
 from gateway.metrics import Metrics
+from gateway.migration import MigrationPolicy, Migrations
 from gateway.models import ModelCache
 from gateway.policies import policy_of
 from gateway.prefix_lookup import PrefixLookup
@@ -27,15 +28,19 @@ NAME = "gateway"
 class Readiness:
     """Health that follows the workers, and the ready line when some worker can be used for the first time."""
 
-    def __init__(self, server: Server, router: Router, grpc_address: str, **addresses: str | None) -> None:
+    def __init__(
+        self, server: Server, router: Router, migrations: Migrations, grpc_address: str, **addresses: str | None
+    ) -> None:
         self._server = server
         self._router = router
+        self._migrations = migrations
         self._grpc_address = grpc_address
         self._addresses = addresses
         self._announced = False
 
     async def update(self) -> None:
         """Call whenever a worker changed."""
+        self._migrations.workers_changed()
         ready = self._router.ready
         if ready != self._server.ready:
             await self._server.set_ready(ready)
@@ -60,7 +65,9 @@ async def serve(settings: GatewaySettings) -> None:
     lookup = PrefixLookup(settings.managers, settings.manager_tls, settings.routing_lookup_seconds)
     router = Router(workers, policy_of(settings, lookup))
     metrics.show_readiness(lambda: router.ready)
-    servicer = GatewayServicer(router, settings, metrics)
+    policy = MigrationPolicy(settings.migration_wait_seconds, settings.max_migrations, settings.max_worker_losses)
+    migrations = Migrations(router, policy, metrics.registry)
+    servicer = GatewayServicer(router, settings, metrics, migrations)
     server = Server(
         [SERVICE],
         lambda target: gateway_pb2_grpc.add_GatewayServiceServicer_to_server(servicer, target),
@@ -68,7 +75,7 @@ async def serve(settings: GatewaySettings) -> None:
     )
     metrics_address = metrics.serve(settings.metrics) if settings.metrics else None
     grpc_address = await server.start(settings.listen)
-    http = HttpServer(Surface(router, settings, metrics), settings.server_tls)
+    http = HttpServer(Surface(router, settings, metrics, migrations), settings.server_tls)
     try:
         http_address = await http.start(settings.http_listen) if settings.http_listen else None
     except OSError:
@@ -77,7 +84,7 @@ async def serve(settings: GatewaySettings) -> None:
     logger.info(
         "listening on %s, waiting for a worker", grpc_address, extra={"grpc": grpc_address, "http": http_address}
     )
-    readiness = Readiness(server, router, grpc_address, http=http_address, metrics=metrics_address)
+    readiness = Readiness(server, router, migrations, grpc_address, http=http_address, metrics=metrics_address)
     watchers = [asyncio.create_task(worker.watch(readiness.update)) for worker in workers]
     try:
         number = await caught

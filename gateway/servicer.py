@@ -13,6 +13,7 @@ from gateway.errors import InvalidRequest
 from gateway.generation import Generation
 from gateway.messages import chat_response, generate_response, given_parameters, spelled_for, template_messages
 from gateway.metrics import Metrics
+from gateway.migration import Migrations
 from gateway.models import ServedModel
 from gateway.parameters import Call, Parameters, validate
 from gateway.prompts import PROMPT, Prompt
@@ -28,11 +29,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     """``octavo.gateway.v1.GatewayService``."""
 
-    def __init__(self, router: Router, settings: GatewaySettings, metrics: Metrics) -> None:
+    def __init__(self, router: Router, settings: GatewaySettings, metrics: Metrics, migrations: Migrations) -> None:
         self._router = router
         self._max_prompt_bytes = settings.max_prompt_bytes
         self._default_max_tokens = settings.default_max_tokens
         self._metrics = metrics
+        self._migrations = migrations
 
     async def Generate(
         self, request: gateway_pb2.GenerateRequest, context: Context
@@ -49,7 +51,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                 text = await runs.prompt_text(task)
                 for index in range(parameters.n):
                     yield gateway_pb2.GenerateResponse(header=header, index=index, text=text)
-            async with contextlib.aclosing(runs.run(task, worker, self._metrics.grpc)) as pieces:
+            async with contextlib.aclosing(runs.run(task, worker, self._migrations, self._metrics.grpc)) as pieces:
                 async for piece in pieces:
                     yield generate_response(header, piece)
 
@@ -63,7 +65,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             task = self._generation(header, model, prompt, parameters, arrived, context)
             worker = await runs.route(task, self._router)
             begun: set[int] = set()
-            async with contextlib.aclosing(runs.run(task, worker, self._metrics.grpc)) as pieces:
+            async with contextlib.aclosing(runs.run(task, worker, self._migrations, self._metrics.grpc)) as pieces:
                 async for piece in pieces:
                     yield chat_response(header, piece, role="" if piece.index in begun else "assistant")
                     begun.add(piece.index)

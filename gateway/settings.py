@@ -77,6 +77,15 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
     routing_lookup_seconds: Annotated[
         float, Field(gt=0, le=10, description="longest wait for the KV managers before routing by load")
     ] = ANSWER_SECONDS
+    migration_wait_seconds: Annotated[
+        float, Field(ge=0, le=3600, description="longest pause of a request whose worker is gone, until another comes")
+    ] = 10.0
+    max_migrations: Annotated[
+        int, Field(ge=0, description="workers that a request may leave for another, for whatever reason; 0: none")
+    ] = 8
+    max_worker_losses: Annotated[
+        int, Field(ge=0, description="of them, those lost under the request, which may be what kills them")
+    ] = 2
     worker_ca: Annotated[OptionalPath, Field(description="reach the workers by TLS, verified by this CA")] = None
     worker_certificate: Annotated[OptionalPath, Field(description="client certificate for the workers")] = None
     worker_key: Annotated[OptionalPath, Field(description="client key for the workers")] = None

@@ -7,8 +7,9 @@ token that stopped it.
 """
 
 import enum
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.logprobs import LogprobReader, TokenLogprobs
 from gateway.text.detokenizer import Detokenizer
@@ -26,7 +27,15 @@ class FinishReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a sample took. What only the worker's last message tells is 0 when a stop string ended the sample before."""
+    """What a sample took. What only the worker's last message tells is 0 when a stop string ended the sample before.
+
+    Of a sample that migrated, tokens and ``cached_tokens`` are those of the whole request, which its first worker
+    began; queue time, preemptions, chunks and batch are those of the last worker alone.
+
+    Attributes:
+        migrations: times another worker went on with it.
+        paused_seconds: from the loss of a worker to the first message of the next, summed.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -37,6 +46,8 @@ class Usage:
     preemptions: int = 0
     prefill_chunks: int = 0
     max_batch: int = 0
+    migrations: int = 0
+    paused_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,10 @@ class SampleStream:
         detokenizer: at the start of the answer.
         scanner: of the request's stop strings.
         reader: of log-probabilities.
+
+    Attributes:
+        tokens: all that came, up to the finish.
+        finish: how it ended; None before.
     """
 
     def __init__(
@@ -94,18 +109,25 @@ class SampleStream:
         reader: LogprobReader,
     ) -> None:
         self.index = index
+        self.tokens = array("I")
         self.finish: Finish | None = None
         self._prompt_tokens = prompt_tokens
         self._detokenizer = detokenizer
         self._scanner = scanner
         self._reader = reader
         self._cached_tokens = 0
-        self._completion_tokens = 0
         self._first_token_seconds = 0.0
+        self._migrations = 0
+        self._paused_seconds = 0.0
 
     def start(self, started: worker_pb2.Started) -> None:
         """Take what the worker tells once for all samples, in the first message of any of them."""
         self._cached_tokens = started.cached_tokens
+
+    def migrated(self, paused_seconds: float) -> None:
+        """Note that another worker goes on with it, after a pause."""
+        self._migrations += 1
+        self._paused_seconds += paused_seconds
 
     def push(self, message: worker_pb2.GenerateResponse, seconds: float) -> Piece | None:
         """Take the worker's next message for this sample; the piece it gives, None when it holds nothing new.
@@ -119,13 +141,13 @@ class SampleStream:
         """
         if self.finish is not None:
             return None
-        if message.token_ids and self._completion_tokens == 0:
+        if message.token_ids and not self.tokens:
             self._first_token_seconds = seconds
         texts: list[str] = []
         stop_token = message.finished.stop_token_id if message.finished.HasField("stop_token_id") else None
         last = len(message.token_ids) - 1
         for position, token in enumerate(message.token_ids):
-            self._completion_tokens += 1
+            self.tokens.append(token)
             # The token that stops a sample is one of its tokens, but as little a part of its text as a stop string is.
             if position == last and token == stop_token:
                 break
@@ -167,22 +189,24 @@ class SampleStream:
         return scanned.text + self._scanner.finish()
 
     def _usage(self, stats: worker_pb2.RequestStats | None, seconds: float) -> Usage:
-        if stats is None:
-            return Usage(
-                prompt_tokens=self._prompt_tokens,
-                completion_tokens=self._completion_tokens,
-                cached_tokens=self._cached_tokens,
-                first_token_seconds=self._first_token_seconds,
-                total_seconds=seconds,
-            )
-        return Usage(
+        usage = Usage(
             prompt_tokens=self._prompt_tokens,
-            completion_tokens=self._completion_tokens,
-            cached_tokens=stats.cached_tokens,
-            queue_seconds=stats.queue_seconds,
-            first_token_seconds=stats.first_token_seconds,
+            completion_tokens=len(self.tokens),
+            cached_tokens=self._cached_tokens,
+            first_token_seconds=self._first_token_seconds,
             total_seconds=seconds,
+            migrations=self._migrations,
+            paused_seconds=self._paused_seconds,
+        )
+        if stats is None:
+            return usage
+        usage = replace(
+            usage,
+            queue_seconds=stats.queue_seconds,
             preemptions=stats.recomputes + stats.swaps,
             prefill_chunks=stats.prefill_chunks,
             max_batch=stats.max_batch,
         )
+        if self._migrations:
+            return usage
+        return replace(usage, cached_tokens=stats.cached_tokens, first_token_seconds=stats.first_token_seconds)

@@ -119,8 +119,8 @@ class _Answer:
         echoes = [await echo_of(task) for task in tasks] if parameters.echo else []
         fingerprint = f"fp_{model.fingerprint[:FINGERPRINT_CHARACTERS]}"
         head = Head(f"{self._shape.id_prefix}{uuid.uuid4().hex}", int(time.time()), model.name, fingerprint)
-        router, metrics = self._surface.router, self._surface.metrics.http
-        sources = [runs.run(task, await runs.route(task, router), metrics) for task in tasks]
+        router, migrations, metrics = self._surface.router, self._surface.migrations, self._surface.metrics.http
+        sources = [runs.run(task, await runs.route(task, router), migrations, metrics) for task in tasks]
         together = merged(sources, parameters.n)
         if echoes:
             together = echoed(together, echoes)

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field
 
 from gateway.metrics import Metrics
+from gateway.migration import Migrations
 from gateway.routing import Router
 from gateway.settings import GatewaySettings
 
@@ -17,6 +18,7 @@ class Surface:
         router: finds models and workers.
         settings: limits.
         metrics: counts calls.
+        migrations: has requests go on where their worker is gone.
         started: when the gateway started, in seconds since 1970.
         draining: whether new generations are refused.
         cut_off: done when the drain's grace is over: what still runs ends.
@@ -25,6 +27,7 @@ class Surface:
     router: Router
     settings: GatewaySettings
     metrics: Metrics
+    migrations: Migrations
     started: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
     cut_off: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())

@@ -11,10 +11,16 @@ import pytest
 from gateway.http.app import application
 from gateway.http.surface import Surface
 from gateway.metrics import Metrics
+from gateway.migration import MigrationPolicy, Migrations
 from gateway.routing import Router
 from gateway.settings import GatewaySettings
 
 pytestmark = pytest.mark.unit
+
+
+def surface_of(router: Router) -> Surface:
+    metrics = Metrics()
+    return Surface(router, GatewaySettings(), metrics, Migrations(router, MigrationPolicy(), metrics.registry))
 
 
 class BrokenRouter(Router):
@@ -53,7 +59,7 @@ async def call(surface: Surface, method: str, path: str, body: bytes = b"") -> t
 
 
 async def test_a_defect_while_generating_is_500_without_details(caplog: pytest.LogCaptureFixture) -> None:
-    surface = Surface(BrokenRouter([]), GatewaySettings(), Metrics())
+    surface = surface_of(BrokenRouter([]))
     with caplog.at_level(logging.ERROR):
         status, headers, answer = await call(surface, "POST", "/v1/completions", b'{"prompt": "x"}')
     assert (status, answer["error"]["type"], answer["error"]["code"]) == (500, "server_error", "internal")
@@ -67,7 +73,7 @@ async def test_a_defect_while_generating_is_500_without_details(caplog: pytest.L
 
 
 async def test_a_defect_of_a_page_is_500_without_details() -> None:
-    surface = Surface(BrokenRouter([]), GatewaySettings(), Metrics())
+    surface = surface_of(BrokenRouter([]))
     status, headers, answer = await call(surface, "GET", "/v1/models")
     assert (status, answer["error"]["code"]) == (500, "internal")
     assert "secret" not in json.dumps(answer)
@@ -75,7 +81,7 @@ async def test_a_defect_of_a_page_is_500_without_details() -> None:
 
 
 async def test_without_a_worker_models_are_none_and_generations_503() -> None:
-    surface = Surface(Router([]), GatewaySettings(), Metrics())
+    surface = surface_of(Router([]))
     assert (await call(surface, "GET", "/v1/models"))[2] == {"object": "list", "data": []}
     assert (await call(surface, "GET", "/health"))[0] == 503
     status, headers, answer = await call(surface, "POST", "/v1/completions", b'{"prompt": "x"}')

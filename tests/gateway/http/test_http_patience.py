@@ -9,6 +9,7 @@ from gateway.http import patience
 from gateway.http.server import HttpServer
 from gateway.http.surface import Surface
 from gateway.metrics import Metrics
+from gateway.migration import MigrationPolicy, Migrations
 from gateway.routing import Router
 from gateway.settings import GatewaySettings
 
@@ -17,10 +18,15 @@ pytestmark = pytest.mark.unit
 LIVE = b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n"
 
 
+def surface_of(router: Router) -> Surface:
+    metrics = Metrics()
+    return Surface(router, GatewaySettings(), metrics, Migrations(router, MigrationPolicy(), metrics.registry))
+
+
 @pytest.fixture
 async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     monkeypatch.setattr(patience, "HEAD_SECONDS", 0.05)
-    server = HttpServer(Surface(Router([]), GatewaySettings(), Metrics()))
+    server = HttpServer(surface_of(Router([])))
     address = await server.start("127.0.0.1:0")
     yield int(address.rpartition(":")[2])
     await server.stop(0)

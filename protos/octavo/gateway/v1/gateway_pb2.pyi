@@ -279,7 +279,7 @@ class TokenLogprob(_message.Message):
     def __init__(self, token_id: _Optional[int] = ..., text: _Optional[str] = ..., bytes: _Optional[bytes] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "queue_seconds", "first_token_seconds", "total_seconds", "preemptions", "migrations", "prefill_chunks", "max_batch")
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "queue_seconds", "first_token_seconds", "total_seconds", "preemptions", "migrations", "prefill_chunks", "max_batch", "paused_seconds")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +290,7 @@ class Usage(_message.Message):
     MIGRATIONS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
@@ -300,7 +301,8 @@ class Usage(_message.Message):
     migrations: int
     prefill_chunks: int
     max_batch: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., first_token_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ..., preemptions: _Optional[int] = ..., migrations: _Optional[int] = ..., prefill_chunks: _Optional[int] = ..., max_batch: _Optional[int] = ...) -> None: ...
+    paused_seconds: float
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., first_token_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ..., preemptions: _Optional[int] = ..., migrations: _Optional[int] = ..., prefill_chunks: _Optional[int] = ..., max_batch: _Optional[int] = ..., paused_seconds: _Optional[float] = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("model", "text", "chat")
