@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from gateway import spans
 from gateway.http.server import HttpServer
 from gateway.http.surface import Surface
 from gateway.metrics import Metrics
@@ -16,9 +17,10 @@ from gateway.settings import GatewaySettings
 from gateway.text.tokenizer import Tokenizer, TokenizerError
 from gateway.workers import Worker
 from octavo.gateway.v1 import gateway_pb2_grpc
-from service import logs
+from service import logs, traced_calls, tracing
 from service.process import announce_ready, follow_parent
 from service.serving import Server, catch_signals
+from service.tracing import TracingError
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ async def serve(settings: GatewaySettings) -> None:
         [SERVICE],
         lambda target: gateway_pb2_grpc.add_GatewayServiceServicer_to_server(servicer, target),
         settings.server_tls,
+        traced_calls.interceptors(spans.GRPC),
     )
     metrics_address = metrics.serve(settings.metrics) if settings.metrics else None
     grpc_address = await server.start(settings.listen)
@@ -104,8 +107,11 @@ def run(settings: GatewaySettings) -> int:
     logs.set_up(NAME, settings.log_level)
     follow_parent()
     try:
+        tracing.set_up(NAME, wanted=settings.tracing)
         asyncio.run(serve(settings))
-    except (OSError, TokenizerError) as error:
+    except (OSError, TokenizerError, TracingError) as error:
         logger.error("cannot start: %s", error)
         return 1
+    finally:
+        tracing.shut_down()
     return 0

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 
-from gateway import generation, prompts
+from gateway import generation, prompts, spans
 from gateway.generation import Generation
 from gateway.metrics import SurfaceMetrics
 from gateway.migration import Journey, Migrations
@@ -59,6 +59,7 @@ async def run(
         worker,
     )
     source = generation.pieces(task, journey)
+    story = spans.story_of(task)
     try:
         async with contextlib.aclosing(source):
             with journey, metrics.request(task.model.name, task.parameters.n, task.arrived) as meter:
@@ -66,7 +67,13 @@ async def run(
                     tokens += len(piece.token_ids)
                     finish = piece.finish or finish
                     meter.see(piece)
+                    if story is not None:
+                        story.see(piece)
                     yield piece
+    except BaseException as error:
+        if story is not None:
+            story.failed(error)
+        raise
     finally:
         logger.info(
             "generation ended: %s",

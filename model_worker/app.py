@@ -35,13 +35,15 @@ from model_worker.vllm_face.prefix_cache import PrefixCache
 from model_worker.vllm_face.servicer import VllmEngineServicer
 from octavo.kv.v1 import attach_pb2, common_pb2
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
-from service import logs
+from service import logs, traced_calls, tracing
 from service.process import announce_ready, follow_parent
 from service.serving import Server, catch_signals
+from service.tracing import TracingError
 
 logger = logging.getLogger(__name__)
 
 SERVICES = ("octavo.worker.v1.WorkerService", "vllm.grpc.engine.VllmEngine")
+TRACED: traced_calls.Methods = {f"{service}/Generate": {} for service in SERVICES}
 LOOK_SECONDS = 0.5
 SILENT_SECONDS = 3.0
 
@@ -61,11 +63,14 @@ def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
         plan = plan_memory(settings)
         logger.info("%s", describe(plan))
         backend(plan.device.type)  # one that was forced and cannot run is refused before the model is loaded
+        tracing.set_up("worker", wanted=settings.tracing)
         client = manager or GrpcManagerClient(settings.manager, settings.manager_tls, settings.lease_patience)
         return asyncio.run(_serve(settings, plan, client))
-    except (StartError, ModelLoadError, BackendError, OSError) as error:
+    except (StartError, ModelLoadError, BackendError, OSError, TracingError) as error:
         logger.error("%s", error)
         return 1
+    finally:
+        tracing.shut_down()
 
 
 def _with_local_model(settings: WorkerSettings) -> WorkerSettings:
@@ -98,7 +103,7 @@ async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClie
         second = VllmEngineServicer(worker, settings.model, cache)
         vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(second, grpc_server)
 
-    server = Server(SERVICES, register, settings.server_tls)
+    server = Server(SERVICES, register, settings.server_tls, traced_calls.interceptors(TRACED))
     address = await server.start(settings.listen)
     stopping = catch_signals()
     readiness = Readiness(worker, server, address)

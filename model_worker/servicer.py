@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from model_worker import spans
 from model_worker.engine.engine import Engine
 from model_worker.engine.progress import Progress
 from model_worker.engine.sequence import EndReason, Sequence
@@ -15,7 +18,10 @@ from model_worker.requests import RequestReader
 from model_worker.sampling_fields import logprob_messages
 from model_worker.streams import Stream, StreamTable
 from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
+from service import request_ids, tracing
 from service.errors import ServiceError
+
+logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
 
@@ -83,6 +89,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 reason="QUEUE_FULL",
                 retry_seconds=1.0,
             )
+        request_ids.enter(sequence.request_id)
+        span = tracing.current()
+        spans.follow(span, sequence)
         stream = worker.streams.open(sequence)
         if stream is None:
             raise ServiceError(
@@ -90,12 +99,16 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 f"request_id: {sequence.request_id!r} is in use",
                 reason="REQUEST_ID_IN_USE",
             )
+        tokens = 0
         try:
             worker.engine.submit(sequence)
             async with contextlib.aclosing(self._responses(stream)) as responses:
                 async for response in responses:
+                    tokens += len(response.token_ids)
                     yield response
         finally:
+            _log_end(sequence, tokens)
+            spans.tell(span, sequence, worker.engine, tokens)
             # However the call ends, the engine hears of it; for a sequence that ended this has no effect.
             worker.engine.abort(sequence)
             worker.streams.close(sequence)
@@ -183,6 +196,23 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         return ServiceError(
             grpc.StatusCode.UNAVAILABLE, f"worker {self._worker.state}", reason="NOT_READY", retry_seconds=1.0
         )
+
+
+def _log_end(sequence: Sequence, tokens: int) -> None:
+    line = sequence.timeline
+    logger.info(
+        "request ended: %s",
+        "its caller left" if sequence.end_reason is None else sequence.end_reason.name.lower(),
+        extra={
+            "prompt_tokens": sequence.prompt_length,
+            "completion_tokens": tokens,
+            "cached_tokens": line.cached_tokens,
+            "steps": line.steps,
+            "preemptions": line.recomputes + line.swaps,
+            "queue_seconds": round(max(0.0, line.first_step - line.arrived), 4),
+            "seconds": round(time.monotonic() - line.arrived, 4),
+        },
+    )
 
 
 def finished(progress: Progress) -> worker_pb2.Finished:

@@ -36,13 +36,17 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 class ServiceSettings(BaseSettings):
-    """Base of a service's settings, with those of its own server's TLS. Unknown keys are errors."""
+    """Base of a service's settings, with those of its own server's TLS and of tracing. Unknown keys are errors."""
 
     model_config = SettingsConfigDict(env_nested_delimiter="__", extra="forbid", frozen=True, protected_namespaces=())
 
     tls_certificate: Annotated[OptionalPath, Field(description="serve TLS: PEM certificate")] = None
     tls_key: Annotated[OptionalPath, Field(description="serve TLS: PEM key")] = None
     tls_client_ca: Annotated[OptionalPath, Field(description="demand client certificates signed by this CA")] = None
+
+    tracing: Annotated[
+        bool, Field(description="send OpenTelemetry traces, as the OTEL_* variables say; needs octavo[otel]")
+    ] = False
 
     @model_validator(mode="after")
     def _server_files(self) -> Self:

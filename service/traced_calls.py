@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from service import tracing
+from service import request_ids, tracing
+from service.errors import Behaviour
 
 # What OpenTelemetry calls a server's fault; the other codes are its caller's doing, or nobody's.
 FAULTS = frozenset(
@@ -23,15 +24,17 @@ FAULTS = frozenset(
 )
 _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
+Attributes = Mapping[str, tracing.Value]
+Methods = Mapping[str, Attributes]
 Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any] | None"]]
 
 
-def interceptors(methods: Collection[str]) -> list[grpc.aio.ServerInterceptor]:
+def interceptors(methods: Methods) -> list[grpc.aio.ServerInterceptor]:
     """For ``Server``: one that traces these methods, none while tracing is off.
 
     Args:
-        methods: ``package.Service/Method``, with one request each. What is asked every second, and streams that never
-            end, would only bury the rest.
+        methods: ``package.Service/Method``, each with what is known of all its calls; they take one request. What is
+            asked every second, and streams that never end, would only bury the rest.
     """
     return [_Tracing(methods)] if tracing.enabled() else []
 
@@ -43,8 +46,8 @@ def describe(span: tracing.Span, method: str) -> None:
 
 
 class _Tracing(grpc.aio.ServerInterceptor):
-    def __init__(self, methods: Collection[str]) -> None:
-        self._methods = frozenset(methods)
+    def __init__(self, methods: Methods) -> None:
+        self._methods = methods
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -54,27 +57,27 @@ class _Tracing(grpc.aio.ServerInterceptor):
         if handler is None or method not in self._methods:
             return handler  # type: ignore[no-any-return]
         if handler.response_streaming:
-            make, behaviour = grpc.unary_stream_rpc_method_handler, _traced_stream(handler.unary_stream, method)
+            make, wrap, behaviour = grpc.unary_stream_rpc_method_handler, _traced_stream, handler.unary_stream
         else:
-            make, behaviour = grpc.unary_unary_rpc_method_handler, _traced_unary(handler.unary_unary, method)
+            make, wrap, behaviour = grpc.unary_unary_rpc_method_handler, _traced_unary, handler.unary_unary
         return make(
-            behaviour,
+            wrap(behaviour, method, self._methods[method]),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
 
 
-def _traced_unary(behaviour: Callable[[Any, Any], Any], method: str) -> Callable[[Any, Any], Any]:
+def _traced_unary(behaviour: Behaviour, method: str, attributes: Attributes) -> Behaviour:
     async def call(request: Any, context: Any) -> Any:
-        with _span(method, context):
+        with _span(method, attributes, context):
             return await behaviour(request, context)
 
     return call
 
 
-def _traced_stream(behaviour: Callable[[Any, Any], Any], method: str) -> Callable[[Any, Any], Any]:
+def _traced_stream(behaviour: Behaviour, method: str, attributes: Attributes) -> Behaviour:
     async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-        with _span(method, context):
+        with _span(method, attributes, context):
             async with contextlib.aclosing(behaviour(request, context)) as responses:
                 async for response in responses:
                     yield response
@@ -83,10 +86,12 @@ def _traced_stream(behaviour: Callable[[Any, Any], Any], method: str) -> Callabl
 
 
 @contextlib.contextmanager
-def _span(method: str, context: Any) -> Any:
+def _span(method: str, attributes: Attributes, context: Any) -> Iterator[None]:
     carrier = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
     span = tracing.server_span(method, carrier)
     describe(span, method)
+    for key, value in attributes.items():
+        span.set(key, value)
     # Each call has a task of its own, so nobody else sees it.
     tracing.enter(span)
     code = grpc.StatusCode.OK
@@ -101,6 +106,8 @@ def _span(method: str, context: Any) -> Any:
         raise
     finally:
         span.set("rpc.response.status_code", code.name)
+        if name := request_ids.current():
+            span.set("octavo.request_id", name)
         if code is not grpc.StatusCode.OK:
             span.fail(code.name, context.details() or "", fault=code in FAULTS)
         span.end()

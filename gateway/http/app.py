@@ -10,14 +10,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from gateway import spans
 from gateway.http.errors import HttpError
 from gateway.http.generating import Generating, error_response
 from gateway.http.pages import Pages
 from gateway.http.request_ids import RequestIds
 from gateway.http.shapes import ChatShape, CompletionShape
 from gateway.http.surface import Surface
+from gateway.http.traced import Traced
+from service import tracing
 from service.errors import ServiceError
 from service.request_ids import HEADER
+
+TRACED = {ChatShape.path: spans.CHAT, CompletionShape.path: spans.COMPLETION}
 
 
 def application(surface: Surface) -> ASGIApp:
@@ -51,7 +56,8 @@ def application(surface: Surface) -> ASGIApp:
     # A redirect would lead to whatever host the request names.
     made.router.redirect_slashes = False
     # Outermost, so that an answer to a defect has a name too.
-    return RequestIds(made)
+    named = RequestIds(made)
+    return Traced(named, TRACED) if tracing.enabled() else named
 
 
 def _no_route(request: Request, error: Exception) -> Response:

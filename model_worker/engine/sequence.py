@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from model_worker.engine.history import History
 from model_worker.sampling.params import SamplingParams, StopConditions
 from model_worker.sampling.results import TokenLogprobs
 from model_worker.sampling.state import RowState
@@ -53,6 +54,8 @@ class Timeline:
     refusals: int = 0
     recomputes: int = 0
     swaps: int = 0
+    history: History | None = None
+    """Filled in for a request that is traced."""
 
 
 @dataclass(slots=True, eq=False)
@@ -162,6 +165,8 @@ class Sequence:
         self.table, self.host_table = [], None
         self.forked = False
         self.timeline.recomputes += 1
+        if self.timeline.history is not None:
+            self.timeline.history.preempted("recompute")
 
     def park(self, host_table: list[int]) -> None:
         """Its blocks lie in the host tier from now on; what was computed stays computed."""
@@ -169,3 +174,5 @@ class Sequence:
         self.needed = 0
         self.table, self.host_table = [], host_table
         self.timeline.swaps += 1
+        if self.timeline.history is not None:
+            self.timeline.history.preempted("swap")
