@@ -5,8 +5,9 @@ import re
 
 import pytest
 import torch
+from byte_vocabulary import END, VOCAB, byte_tokenizer
 from sampling_reference import Row
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from model_worker.sampling.grammar import GrammarCompiler, GrammarError
 from model_worker.sampling.params import SamplingParams, StopConditions
@@ -14,22 +15,10 @@ from model_worker.sampling.sampler import ALL_BANNED, Sampler
 
 pytestmark = pytest.mark.unit
 
-WORDS = ["true", "false", "null", "ab", "ye", "es"]
-END = 256 + len(WORDS)
-# Wider than the vocabulary, as models pad theirs, and no multiple of the 32 tokens in a word of a mask.
-VOCAB = END + 6
-
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    """Ids 0 to 255 are bytes, then come some words and the end of sequence."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: id_ for id_, token in enumerate([*alphabet, *WORDS])}
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken("</s>", special=True)])
-    return made
+    return byte_tokenizer()
 
 
 @pytest.fixture(scope="module")
