@@ -141,12 +141,14 @@ class SampleStream:
         """
         if self.finish is not None:
             return None
-        if message.token_ids and not self.tokens:
+        ids = message.token_ids[:]
+        if ids and not self.tokens:
             self._first_token_seconds = seconds
         texts: list[str] = []
-        stop_token = message.finished.stop_token_id if message.finished.HasField("stop_token_id") else None
-        last = len(message.token_ids) - 1
-        for position, token in enumerate(message.token_ids):
+        ended = message.HasField("finished")
+        stop_token = message.finished.stop_token_id if ended and message.finished.HasField("stop_token_id") else None
+        last = len(ids) - 1
+        for position, token in enumerate(ids):
             self.tokens.append(token)
             # The token that stops a sample is one of its tokens, but as little a part of its text as a stop string is.
             if position == last and token == stop_token:
@@ -155,25 +157,25 @@ class SampleStream:
             texts.append(scanned.text)
             if scanned.stop is not None:
                 self.finish = Finish(FinishReason.STOP, scanned.stop, self._usage(None, seconds))
-                return self._piece(texts, message, position + 1)
-        if message.HasField("finished"):
+                return self._piece(texts, message, ids[: position + 1])
+        if ended:
             texts.append(self._end(message.finished, seconds))
-        elif not message.token_ids:
+        elif not ids:
             return None
-        return self._piece(texts, message, len(message.token_ids), stop_token)
+        return self._piece(texts, message, ids, stop_token)
 
     def _piece(
-        self, texts: list[str], message: worker_pb2.GenerateResponse, tokens: int, stop_token: int | None = None
+        self,
+        texts: list[str],
+        message: worker_pb2.GenerateResponse,
+        ids: list[int],
+        stop_token: int | None = None,
     ) -> Piece:
-        """The piece with a message's first ``tokens`` tokens."""
-        return Piece(
-            self.index,
-            "".join(texts),
-            tuple(message.token_ids[:tokens]),
-            self.finish,
-            self._reader.read(message.logprobs[:tokens], stop_token),
-            self._reader.read(message.started.prompt_logprobs),
-        )
+        """The piece with a message's tokens ``ids``, which may be fewer than it holds."""
+        # Once per token: what most messages lack is not even looked into.
+        logprobs = self._reader.read(message.logprobs[: len(ids)], stop_token) if message.logprobs else ()
+        prompt = self._reader.read(message.started.prompt_logprobs) if message.HasField("started") else ()
+        return Piece(self.index, "".join(texts), tuple(ids), self.finish, logprobs, prompt)
 
     def _end(self, finished: worker_pb2.Finished, seconds: float) -> str:
         """Set the finish that the worker tells; returns the text held back until now."""
