@@ -101,4 +101,5 @@ def _candidate(worker: Worker, view: PoolView | None, chain: Sequence[bytes]) ->
         return Candidate(worker, shared, workload.tokens)
     # Samples that hold blocks and did not come from here: other gateways', or those of clients of the worker itself.
     others = max(0, view.running_sequences - workload.samples)
-    return Candidate(worker, max(shared, view.cached_tokens), workload.tokens + others * SAMPLE_TOKENS)
+    load = workload.tokens + others * SAMPLE_TOKENS
+    return Candidate(worker, max(shared, view.cached_tokens), load, view.free_blocks)

@@ -24,10 +24,12 @@ class PoolView(NamedTuple):
     Attributes:
         cached_tokens: tokens of the prompt that need no computing there.
         running_sequences: samples that hold blocks, whoever asked for them.
+        free_blocks: blocks that hold nothing, not even what may be found again.
     """
 
     cached_tokens: int
     running_sequences: int
+    free_blocks: int
 
 
 class PrefixLookup:
@@ -59,7 +61,7 @@ class PrefixLookup:
         answers = await asyncio.gather(*(manager.match(request, self._answer_seconds) for manager in self._managers))
         views: dict[str, PoolView] = {}
         for match in (match for answer in answers for match in answer):
-            view = PoolView(match.cached_tokens, match.stats.running_sequences)
+            view = PoolView(match.cached_tokens, match.stats.running_sequences, match.stats.free_blocks)
             known = views.setdefault(match.header.pool, view)
             if view.cached_tokens < known.cached_tokens:
                 views[match.header.pool] = view

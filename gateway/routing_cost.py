@@ -21,11 +21,13 @@ class Candidate(NamedTuple, Generic[Place]):
         place: the worker.
         cached_tokens: tokens of the prompt that it need not compute.
         load_tokens: tokens that it has to compute for others.
+        free_blocks: blocks of its pool that hold nothing, not even what may be found again.
     """
 
     place: Place
     cached_tokens: int
     load_tokens: int
+    free_blocks: int = 0
 
 
 def cost(candidate: Candidate[Place], prompt_tokens: int, prefix_weight: float = PREFIX_WEIGHT) -> float:
@@ -37,8 +39,15 @@ def cost(candidate: Candidate[Place], prompt_tokens: int, prefix_weight: float =
 def cheapest(
     candidates: Iterable[Candidate[Place]], prompt_tokens: int, prefix_weight: float = PREFIX_WEIGHT
 ) -> Candidate[Place]:
-    """The one of least cost; of equals the one of least load, then the first."""
-    return min(candidates, key=lambda one: (cost(one, prompt_tokens, prefix_weight), one.load_tokens))
+    """The one of least cost; of equals the one of least load, then of most room, then the first.
+
+    So an idle fleet spreads new prefixes over all of its pools before any forgets one.
+    """
+
+    def rank(one: Candidate[Place]) -> tuple[float, int, int]:
+        return cost(one, prompt_tokens, prefix_weight), one.load_tokens, -one.free_blocks
+
+    return min(candidates, key=rank)
 
 
 def least_loaded(candidates: Sequence[Candidate[Place]]) -> Candidate[Place]:

@@ -167,7 +167,9 @@ def test_the_published_formula() -> None:
     assert cheapest([warm, cold], 6_100, prefix_weight=1.0) is cold
 
 
-def test_ties_go_to_the_least_load_and_a_whole_hit_computes_one_token() -> None:
+def test_ties_go_to_the_least_load_and_then_to_the_most_room() -> None:
     # 2 * (100 - 90) + 0 = 2 * (100 - 95) + 10 = 20
     assert cheapest([Candidate("loaded", 95, 10), Candidate("free", 90, 0)], 100).place == "free"
     assert cost(Candidate("whole", 100, 0), 100) == 2
+    # Nothing cached and nobody busy: where a new prefix makes nothing else be forgotten.
+    assert cheapest([Candidate("full", 0, 0, 3), Candidate("empty", 0, 0, 90)], 100).place == "empty"

@@ -1,0 +1,55 @@
+"""The core of benchmarks/routing.py, small: three workers of simulated speed behind real gateways and a real manager.
+
+8 groups of 6 requests share a prefix of 1,600 tokens, 100 blocks of 16; a prompt has 1,632 tokens. Each pool holds
+1,200 blocks, the prefixes of 11 groups: all 8 of them, and what runs. A prefix that is computed once is found by the
+other 5 requests of its group: 8 * 5 * 1,600 = 64,000 tokens. In turns over three workers a group begins anew on
+each of up to three: 6 requests meet 3 * (1 - (2/3)^6) = 2.7 workers, so about 3.3 of 6 find it.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "routing.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    spec = importlib.util.spec_from_file_location("routing_benchmark", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # which its dataclasses look themselves up in
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def fleet(benchmark: Any) -> Iterator[Any]:
+    """Three workers in one process, which loads the libraries once."""
+    flags = ["--num-blocks", "1200", "--prefill-rate", "40000", "--step-seconds", "0.001"]
+    with benchmark.running_fleet(3, 1, *flags) as fleet:
+        yield fleet
+
+
+def test_prefixes_are_found_where_they_are(benchmark: Any, fleet: Any) -> None:
+    workload = benchmark.Workload(
+        groups=8, requests=6, prefix_tokens=1600, own_tokens=32, output_tokens=4, rate=20.0, seed=2
+    )
+    turns, ours = (fleet.run(policy, workload) for policy in ("round-robin", "prefix"))
+    assert turns.served == [16, 16, 16]
+    assert sum(ours.served) == 48
+    assert len(ours.answers) == len(turns.answers) == 48
+    # Nobody may find what was not computed before.
+    assert max(answer.cached_tokens for answer in ours.answers) == 1600
+    # All but a burst of one prefix that was worth computing twice.
+    assert ours.cached_tokens >= 0.9 * 64_000
+    assert turns.cached_tokens <= 0.75 * 64_000
+    # The load spreads all the same: a fair share is 16.
+    assert min(ours.served) >= 4
