@@ -82,6 +82,13 @@ class Workload:
         self._holders: dict[bytes, int] = {}
         self._tokens = 0
         self._samples = 0
+        self._calls = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing was routed here that has not ended."""
+        self._forget_stale()
+        return not self._booked and not self._calls
 
     @property
     def tokens(self) -> int:
@@ -107,7 +114,7 @@ class Workload:
     def book(self, request_id: str, chain: tuple[bytes, ...], prompt_tokens: int) -> None:
         """A request was routed here; its call is expected to begin soon."""
         if request_id in self._booked:
-            self.end(self._booked.pop(request_id))
+            self._remove(self._booked.pop(request_id))
         booking = Booking(chain, prompt_tokens, self._clock())
         self._booked[request_id] = booking
         self._add(booking)
@@ -120,6 +127,7 @@ class Workload:
             self._add(booking)
         booking.samples = samples
         booking.sample_tokens = samples * min(max_tokens, SAMPLE_TOKENS)
+        self._calls += 1
         self._samples += samples
         self._tokens += booking.sample_tokens
         return booking
@@ -131,6 +139,10 @@ class Workload:
 
     def end(self, booking: Booking) -> None:
         """The call ended, however it did."""
+        self._calls -= 1
+        self._remove(booking)
+
+    def _remove(self, booking: Booking) -> None:
         self._tokens -= booking.prompt_tokens + booking.sample_tokens
         self._samples -= booking.samples
         for link in booking.chain:
@@ -151,4 +163,4 @@ class Workload:
             request_id, oldest = next(iter(self._booked.items()))
             if self._clock() - oldest.booked < BOOKED_SECONDS:
                 return
-            self.end(self._booked.pop(request_id))
+            self._remove(self._booked.pop(request_id))

@@ -25,6 +25,7 @@ from model_worker.memory import MemoryPlan, StartError, describe, plan_memory
 from model_worker.metrics import serve_metrics
 from model_worker.model.errors import ModelLoadError
 from model_worker.model.loader import LoadedModel, load_model, local_model
+from model_worker.registration import Announcer, announced_address
 from model_worker.requests import ModelLimits, RequestReader
 from model_worker.sampling.grammar import GrammarCompiler
 from model_worker.servicer import Worker, WorkerServicer
@@ -107,6 +108,14 @@ async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClie
     address = await server.start(settings.listen)
     stopping = catch_signals()
     readiness = Readiness(worker, server, address)
+    announcer = Announcer(
+        settings.gateways,
+        announced_address(settings.advertise, address),
+        worker.worker_id,
+        settings.gateway_token,
+        settings.gateway_tls,
+    )
+    announcing = asyncio.create_task(announcer.run())
     starting = asyncio.create_task(_start(settings, plan, client, worker, readiness))
     try:
         begun: list[asyncio.Future[Any]] = [starting, stopping]
@@ -125,8 +134,9 @@ async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClie
     finally:
         starting.cancel()
         stopping.cancel()
+        announcing.cancel()
     await cache.close()  # whoever follows its events would hold the drain up to its last second
-    await server.stop(0 if failed else settings.grace_seconds)
+    await asyncio.gather(announcer.leave(), server.stop(0 if failed else settings.grace_seconds))
     if worker.engine is None:
         client.close()
     else:

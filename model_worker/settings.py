@@ -10,12 +10,14 @@ from service import model_settings
 from service.channels import TlsFiles
 from service.model_settings import (
     Address,
+    Addresses,
     NaturalInt,
     OptionalAddress,
     OptionalPath,
     OptionalValue,
     PositiveFloat,
     PositiveInt,
+    Token,
 )
 
 
@@ -82,19 +84,44 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
     ] = 2.0
     grace_seconds: Annotated[float, Field(ge=0, le=86_400, description="seconds requests get at SIGTERM")] = 30.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severe log")] = "info"
+    gateways: Annotated[
+        Addresses,
+        Field(description="gateways to announce itself to, host:port,host:port; dns:///host:port for all of a name"),
+    ] = ()
+    gateway_token: Annotated[
+        Token, Field(description="the gateways' registration_token, best given by the environment")
+    ] = ""
+    advertise: Annotated[
+        OptionalAddress, Field(description="where gateways reach this worker, host:port; empty: where it listens")
+    ] = ""
+    gateway_ca: Annotated[OptionalPath, Field(description="reach the gateways by TLS, verified by this CA")] = None
+    gateway_certificate: Annotated[OptionalPath, Field(description="client certificate for the gateways")] = None
+    gateway_key: Annotated[OptionalPath, Field(description="client key for the gateways")] = None
     manager_ca: Annotated[OptionalPath, Field(description="reach the manager by TLS, verified by this CA")] = None
     manager_certificate: Annotated[OptionalPath, Field(description="client certificate for the manager")] = None
     manager_key: Annotated[OptionalPath, Field(description="client key for the manager")] = None
 
     @model_validator(mode="after")
-    def _manager_files(self) -> Self:
+    def _peer_files(self) -> Self:
         self._check_peer("manager")
+        self._check_peer("gateway")
+        return self
+
+    @model_validator(mode="after")
+    def _announcements_take_a_token(self) -> Self:
+        if self.gateways and not self.gateway_token:
+            raise ValueError("gateways needs gateway_token: they take no announcement without it")
         return self
 
     @property
     def manager_tls(self) -> TlsFiles | None:
         """TLS towards the manager, None for plain text."""
         return self._peer_tls("manager")
+
+    @property
+    def gateway_tls(self) -> TlsFiles | None:
+        """TLS towards the gateways, None for plain text."""
+        return self._peer_tls("gateway")
 
 
 def load(arguments: Sequence[str] | None = None) -> WorkerSettings:

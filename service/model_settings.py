@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from service.channels import TlsFiles
 from service.settings import CONFIG_VARIABLE, DEFAULT_CONFIG, SettingsError, read_table
@@ -33,6 +33,17 @@ OptionalPath = Annotated[Path | None, OptionalValue]
 NaturalInt = Annotated[int, Field(ge=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+def split_list(value: object) -> object:
+    """``"a:1, b:2"`` from a flag or a variable; a TOML array passes through."""
+    return [part for item in value.split(",") if (part := item.strip())] if isinstance(value, str) else value
+
+
+Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(split_list)]
+"""host:port,host:port"""
+Token = Annotated[str, Field(pattern=r"^(\S{16,})?$")]
+"""A secret that two services share, 16 characters or more. Flags are seen by other users: best by the environment."""
 
 
 class ServiceSettings(BaseSettings):

@@ -48,6 +48,9 @@ def test_a_setting_is_flag_then_environment_then_file(tmp_path: Path, monkeypatc
         (["--model=m", "--tls-key=key.pem"], "tls_certificate and tls_key go together"),
         (["--model=m", "--tls-client-ca=ca.pem"], "tls_client_ca needs tls_certificate and tls_key"),
         (["--model=m", "--manager-certificate=c.pem", "--manager-key=k.pem"], "manager_certificate needs manager_ca"),
+        (["--model=m", "--gateways=a:1,b"], "--gateways"),
+        (["--model=m", "--gateways=dns:///a:1"], "gateways needs gateway_token"),
+        (["--model=m", "--gateway-token=short"], "--gateway-token"),
         (["--model=m", "--config=missing.toml"], "missing.toml does not exist"),
     ],
 )

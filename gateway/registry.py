@@ -1,0 +1,113 @@
+"""Workers that announce themselves: who did, until when, and the call by which they do."""
+
+import asyncio
+import hmac
+import re
+import time
+import urllib.parse
+from typing import Any
+
+import grpc
+
+from gateway.fleet import Fleet
+from octavo.gateway.v1 import registry_pb2, registry_pb2_grpc
+from service.errors import ServiceError, invalid_argument
+
+SERVICE = registry_pb2.DESCRIPTOR.services_by_name["RegistryService"].full_name
+SOURCE = "announced"
+TOKEN_KEY = "authorization"
+LOOK_EVERY_SECONDS = 0.5
+MAX_ADDRESS_CHARACTERS = 256
+MAX_WORKERS = 4096
+
+_ADDRESS = re.compile(r"(?P<host>\S*):(?P<port>\d{1,5})")
+
+
+class Leases:
+    """Who is announced, and until when. Pure: time comes in as an argument, in seconds of a monotonic clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._until: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def __contains__(self, address: str) -> bool:
+        return address in self._until
+
+    def renew(self, address: str, now: float) -> None:
+        self._until[address] = now + self.seconds
+
+    def end(self, address: str) -> None:
+        self._until.pop(address, None)
+
+    def alive(self, now: float) -> tuple[str, ...]:
+        """The addresses in the order of their announcement; those whose lease is over are forgotten."""
+        self._until = {address: until for address, until in self._until.items() if now < until}
+        return tuple(self._until)
+
+
+class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
+    """``octavo.gateway.v1.RegistryService``.
+
+    Args:
+        fleet: gains and loses the announced workers.
+        token: what announcements have to carry.
+        lease_seconds: how long an announcement counts.
+    """
+
+    def __init__(self, fleet: Fleet, token: str, lease_seconds: float) -> None:
+        self._fleet = fleet
+        self._expected = f"Bearer {token}".encode()
+        self._leases = Leases(lease_seconds)
+
+    async def Register(self, request: registry_pb2.RegisterRequest, context: Any) -> registry_pb2.RegisterResponse:
+        self._check(dict(context.invocation_metadata() or ()).get(TOKEN_KEY, ""))
+        address = understood(request.address, context.peer())
+        if request.leaving:
+            self._leases.end(address)
+        elif address not in self._leases and len(self._leases) >= MAX_WORKERS:
+            message = f"{MAX_WORKERS} workers are announced already"
+            raise ServiceError(grpc.StatusCode.RESOURCE_EXHAUSTED, message, reason="TOO_MANY_WORKERS")
+        else:
+            self._leases.renew(address, time.monotonic())
+        await self._tell()
+        lease_ms = 0 if request.leaving else round(self._leases.seconds * 1000)
+        return registry_pb2.RegisterResponse(address=address, lease_ms=lease_ms)
+
+    async def expire(self) -> None:
+        """End leases when their time has come, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            await self._tell()
+
+    async def _tell(self) -> None:
+        await self._fleet.name(SOURCE, self._leases.alive(time.monotonic()))
+
+    def _check(self, said: str | bytes) -> None:
+        given = said if isinstance(said, bytes) else said.encode()
+        if not hmac.compare_digest(given, self._expected):
+            message = "announcing a worker takes the operator's token: authorization: Bearer <token>"
+            raise ServiceError(grpc.StatusCode.UNAUTHENTICATED, message, reason="WRONG_TOKEN")
+
+
+def understood(address: str, peer: str) -> str:
+    """An announced address, with the caller's own where its host is empty.
+
+    Args:
+        address: as in ``RegisterRequest``.
+        peer: the caller as gRPC names it: ``ipv4:10.0.0.7:41234``, ``ipv6:%5B::1%5D:41234``.
+
+    Raises:
+        ServiceError: INVALID_ARGUMENT, it is no address.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None or len(address) > MAX_ADDRESS_CHARACTERS or not 0 < int(match["port"]) < 65536:
+        raise invalid_argument("address", "host:port is needed, with a port from 1 to 65535")
+    if match["host"]:
+        return address
+    family, _, place = urllib.parse.unquote(peer).partition(":")
+    if family not in ("ipv4", "ipv6"):
+        raise invalid_argument("address", "a host is needed: the call comes from no internet address")
+    return f"{place.rpartition(':')[0]}:{match['port']}"

@@ -1,0 +1,28 @@
+"""Peers given by name: ``dns:///host:port`` stands for every address that the name resolves to, now and later."""
+
+import asyncio
+import socket
+
+SCHEME = "dns:///"
+
+
+def is_name(target: str) -> bool:
+    """Whether the target stands for several addresses."""
+    return target.startswith(SCHEME)
+
+
+async def resolve(name: str) -> frozenset[str]:
+    """The addresses, ip:port, of a ``dns:///host:port``.
+
+    Raises:
+        OSError: the name cannot be resolved now.
+    """
+    host, _, port = name.removeprefix(SCHEME).rpartition(":")
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    return frozenset(join(str(address[0]), int(address[1])) for *_, address in found)
+
+
+def join(host: str, port: int) -> str:
+    """host:port, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
