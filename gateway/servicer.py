@@ -2,7 +2,6 @@
 
 import contextlib
 import time
-import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from gateway.messages import chat_response, generate_response, given_parameters,
 from gateway.metrics import Metrics
 from gateway.migration import Migrations
 from gateway.models import ServedModel
+from gateway.naming import named, own_name
 from gateway.parameters import Call, Parameters, validate
 from gateway.prompts import PROMPT, Prompt
 from gateway.routing import Router
@@ -40,7 +40,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self, request: gateway_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[gateway_pb2.GenerateResponse]:
         arrived = time.monotonic()
-        with self._metrics.call("Generate"), spelled_for(request):
+        with self._metrics.call("Generate"), named(context), spelled_for(request):
             model = self._router.model(request.model)
             parameters = validate(Call.GENERATE, given_parameters(request), model.vocab_size)
             prompt = await self._prompt(model, request)
@@ -57,7 +57,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
     async def Chat(self, request: gateway_pb2.ChatRequest, context: Context) -> AsyncIterator[gateway_pb2.ChatResponse]:
         arrived = time.monotonic()
-        with self._metrics.call("Chat"), spelled_for(request):
+        with self._metrics.call("Chat"), named(context), spelled_for(request):
             model = self._router.model(request.model)
             parameters = validate(Call.CHAT, given_parameters(request), model.vocab_size)
             prompt = await self._conversation(model, request)
@@ -71,7 +71,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                     begun.add(piece.index)
 
     async def Tokenize(self, request: gateway_pb2.TokenizeRequest, context: Context) -> gateway_pb2.TokenizeResponse:
-        with self._metrics.call("Tokenize"), spelled_for(request):
+        with self._metrics.call("Tokenize"), named(context), spelled_for(request):
             model = self._router.model(request.model)
             header = _header(model, "")
             match request.WhichOneof("input"):
@@ -90,7 +90,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     async def Detokenize(
         self, request: gateway_pb2.DetokenizeRequest, context: Context
     ) -> gateway_pb2.DetokenizeResponse:
-        with self._metrics.call("Detokenize"), spelled_for(request):
+        with self._metrics.call("Detokenize"), named(context), spelled_for(request):
             model = self._router.model(request.model)
             text = await prompts.to_text(
                 model, request.token_ids, "token_ids", skip_special_tokens=request.skip_special_tokens
@@ -100,7 +100,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     async def ListModels(
         self, request: gateway_pb2.ListModelsRequest, context: Context
     ) -> gateway_pb2.ListModelsResponse:
-        with self._metrics.call("ListModels"):
+        with self._metrics.call("ListModels"), named(context):
             models = [
                 gateway_pb2.Model(
                     id=model.name,
@@ -111,7 +111,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                 )
                 for model, ready_workers in self._router.models()
             ]
-            header = gateway_pb2.ResponseHeader(request_id=uuid.uuid4().hex, created=int(time.time()))
+            header = gateway_pb2.ResponseHeader(request_id=own_name(""), created=int(time.time()))
             return gateway_pb2.ListModelsResponse(header=header, models=models)
 
     async def _prompt(self, model: ServedModel, request: gateway_pb2.GenerateRequest) -> Prompt:
@@ -152,6 +152,4 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
 
 
 def _header(model: ServedModel, request_id: str) -> gateway_pb2.ResponseHeader:
-    return gateway_pb2.ResponseHeader(
-        request_id=request_id or uuid.uuid4().hex, model=model.name, created=int(time.time())
-    )
+    return gateway_pb2.ResponseHeader(request_id=own_name(request_id), model=model.name, created=int(time.time()))

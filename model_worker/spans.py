@@ -6,7 +6,8 @@ device by number. Never tokens.
       prefill                                     |---|           ends with the first token
       decode                                          |---------|
 
-Step numbers are those of the pool's epoch at the KV manager, in its record and in the worker's messages.
+``octavo.device_steps`` are this worker's steps, ``octavo.kv.steps`` those of the pool's epoch, by which the KV manager's
+record and the worker's messages go; both as ranges, such as ``12-40,44``.
 """
 
 import time
@@ -47,7 +48,9 @@ def tell(span: Span, sequence: Sequence, engine: Engine, tokens: int) -> None:
         span.set("gen_ai.response.finish_reasons", [sequence.end_reason.name.lower()])
     span.set("octavo.kv.pool", engine.spec.pool)
     span.set("octavo.kv.epoch", engine.epoch)
-    span.set("octavo.steps", history.steps)
+    span.set("octavo.kv.steps", str(history.manager_steps))
+    span.set("octavo.device_steps", str(history.device_steps))
+    span.set("octavo.device_steps.count", len(history.device_steps))
     span.set("octavo.prefill_chunks", line.prefill_chunks)
     span.set("octavo.max_batch", line.max_batch)
     span.set("octavo.refusals", line.refusals)

@@ -113,6 +113,9 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceErr
         if request_ids.is_plain(name):
             trailing.append((request_ids.HEADER, name))
     trailing.append((DETAILS_KEY, status.SerializeToString()))
+    # To be read by interceptors further out: `abort` itself leaves neither in the context.
+    context.set_code(error.code)
+    context.set_details(error.message)
     await context.abort(error.code, error.message, tuple(trailing))
 
 

@@ -49,7 +49,8 @@ class PlainFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         line = super().formatMessage(record)
         name = vars(record).get("request_id") or request_ids.current()
-        return f"{line} [{name}]" if name else line
+        # Its client chose it: what is not plain is shown, and not obeyed by the terminal.
+        return f"{line} [{name if request_ids.is_plain(name) else ascii(name)}]" if name else line
 
 
 def set_up(service: str, level: str = "info") -> None:

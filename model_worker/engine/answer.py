@@ -179,11 +179,11 @@ def rows_of(scheduler: "Scheduler", ends: Mapping[int, int]) -> list[Row]:
             raise ContractError(f"sequence {seq}: {end} tokens in a table of {len(sequence.table)} blocks")
         rows.append(Row(sequence, sequence.computed, end, samples=end == len(sequence.tokens)))
         sequence.computed = end
-    _note(rows, scheduler.step)
+    _note(rows, scheduler)
     return rows
 
 
-def _note(rows: list[Row], step: int) -> None:
+def _note(rows: list[Row], scheduler: "Scheduler") -> None:
     prefills = [row for row in rows if row.end - row.start > 1 or row.start < row.sequence.prompt_length]
     mixed = 0 < len(prefills) < len(rows)
     for row in rows:
@@ -193,4 +193,4 @@ def _note(rows: list[Row], step: int) -> None:
         timeline.mixed_steps += mixed
         timeline.prefill_chunks += row.start < row.sequence.prompt_length
         if timeline.history is not None:
-            timeline.history.ran(step)
+            timeline.history.ran(scheduler.statistics.steps + 1, scheduler.step)
