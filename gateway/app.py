@@ -3,7 +3,10 @@
 import asyncio
 import logging
 
-from gateway import spans
+import grpc.aio
+
+from gateway import discovery, spans
+from gateway.fleet import Fleet
 from gateway.http.server import HttpServer
 from gateway.http.surface import Surface
 from gateway.metrics import Metrics
@@ -11,12 +14,15 @@ from gateway.migration import MigrationPolicy, Migrations
 from gateway.models import ModelCache
 from gateway.policies import policy_of
 from gateway.prefix_lookup import PrefixLookup
+from gateway.registry import SERVICE as REGISTRY
+from gateway.registry import Leases, RegistryServicer
+from gateway.registry import follow as follow_announced
 from gateway.routing import Router
 from gateway.servicer import SERVICE, GatewayServicer
 from gateway.settings import GatewaySettings
 from gateway.text.tokenizer import Tokenizer, TokenizerError
 from gateway.workers import Worker
-from octavo.gateway.v1 import gateway_pb2_grpc
+from octavo.gateway.v1 import gateway_pb2_grpc, registry_pb2_grpc
 from service import logs, traced_calls, tracing
 from service.process import announce_ready, follow_parent
 from service.serving import Server, catch_signals
@@ -63,16 +69,23 @@ async def serve(settings: GatewaySettings) -> None:
     caught = catch_signals()
     metrics = Metrics()
     models = ModelCache(Tokenizer.from_folder(settings.tokenizer) if settings.tokenizer else None)
-    workers = [Worker(address, models, settings.worker_tls) for address in settings.workers]
     lookup = PrefixLookup(settings.managers, settings.manager_tls, settings.routing_lookup_seconds)
-    router = Router(workers, policy_of(settings, lookup))
+    router = Router((), policy_of(settings, lookup))
     metrics.show_readiness(lambda: router.ready)
     policy = MigrationPolicy(settings.migration_wait_seconds, settings.max_migrations, settings.max_worker_losses)
     migrations = Migrations(router, policy, metrics.registry)
     servicer = GatewayServicer(router, settings, metrics, migrations)
+    leases = Leases(settings.registration_lease_seconds)
+    registry = RegistryServicer(leases, settings.registration_token) if settings.registration_token else None
+
+    def register(target: grpc.aio.Server) -> None:
+        gateway_pb2_grpc.add_GatewayServiceServicer_to_server(servicer, target)
+        if registry is not None:
+            registry_pb2_grpc.add_RegistryServiceServicer_to_server(registry, target)
+
     server = Server(
-        [SERVICE],
-        lambda target: gateway_pb2_grpc.add_GatewayServiceServicer_to_server(servicer, target),
+        [SERVICE] if registry is None else [SERVICE, REGISTRY],
+        register,
         settings.server_tls,
         traced_calls.interceptors(spans.GRPC),
     )
@@ -88,7 +101,11 @@ async def serve(settings: GatewaySettings) -> None:
         "listening on %s, waiting for a worker", grpc_address, extra={"grpc": grpc_address, "http": http_address}
     )
     readiness = Readiness(server, router, migrations, grpc_address, http=http_address, metrics=metrics_address)
-    watchers = [asyncio.create_task(worker.watch(readiness.update)) for worker in workers]
+    fleet = Fleet(router, lambda address: Worker(address, models, settings.worker_tls), readiness.update)
+    watchers = [
+        asyncio.create_task(discovery.follow(fleet, settings.workers, settings.dns_seconds)),
+        asyncio.create_task(follow_announced(fleet, leases)),
+    ]
     try:
         number = await caught
         logger.info("%s: draining for up to %g s", number.name, settings.grace_seconds)
@@ -97,8 +114,7 @@ async def serve(settings: GatewaySettings) -> None:
         for watcher in watchers:
             watcher.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)
-        for worker in workers:
-            await worker.close()
+        await fleet.close()
         await lookup.close()
 
 

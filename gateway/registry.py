@@ -1,6 +1,7 @@
 """Workers that announce themselves: who did, until when, and the call by which they do."""
 
 import asyncio
+import contextlib
 import hmac
 import re
 import time
@@ -24,10 +25,19 @@ _ADDRESS = re.compile(r"(?P<host>\S*):(?P<port>\d{1,5})")
 
 
 class Leases:
-    """Who is announced, and until when. Pure: time comes in as an argument, in seconds of a monotonic clock."""
+    """Who is announced, and until when. Time comes in as an argument, in seconds of a monotonic clock.
+
+    Args:
+        seconds: how long an announcement counts.
+
+    Attributes:
+        seconds: as given.
+        changed: set when somebody came or left.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self.changed = asyncio.Event()
         self._until: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -37,10 +47,13 @@ class Leases:
         return address in self._until
 
     def renew(self, address: str, now: float) -> None:
+        if address not in self._until:
+            self.changed.set()
         self._until[address] = now + self.seconds
 
     def end(self, address: str) -> None:
-        self._until.pop(address, None)
+        if self._until.pop(address, None) is not None:
+            self.changed.set()
 
     def alive(self, now: float) -> tuple[str, ...]:
         """The addresses in the order of their announcement; those whose lease is over are forgotten."""
@@ -48,42 +61,38 @@ class Leases:
         return tuple(self._until)
 
 
+async def follow(fleet: Fleet, leases: Leases) -> None:
+    """Name the announced workers until cancelled."""
+    while True:
+        leases.changed.clear()
+        await fleet.name(SOURCE, leases.alive(time.monotonic()))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(leases.changed.wait(), LOOK_EVERY_SECONDS)
+
+
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     """``octavo.gateway.v1.RegistryService``.
 
     Args:
-        fleet: gains and loses the announced workers.
+        leases: gains and loses the announced workers.
         token: what announcements have to carry.
-        lease_seconds: how long an announcement counts.
     """
 
-    def __init__(self, fleet: Fleet, token: str, lease_seconds: float) -> None:
-        self._fleet = fleet
+    def __init__(self, leases: Leases, token: str) -> None:
+        self._leases = leases
         self._expected = f"Bearer {token}".encode()
-        self._leases = Leases(lease_seconds)
 
     async def Register(self, request: registry_pb2.RegisterRequest, context: Any) -> registry_pb2.RegisterResponse:
         self._check(dict(context.invocation_metadata() or ()).get(TOKEN_KEY, ""))
         address = understood(request.address, context.peer())
         if request.leaving:
             self._leases.end(address)
-        elif address not in self._leases and len(self._leases) >= MAX_WORKERS:
+            return registry_pb2.RegisterResponse(address=address)
+        if address not in self._leases and len(self._leases) >= MAX_WORKERS:
             message = f"{MAX_WORKERS} workers are announced already"
             raise ServiceError(grpc.StatusCode.RESOURCE_EXHAUSTED, message, reason="TOO_MANY_WORKERS")
-        else:
-            self._leases.renew(address, time.monotonic())
-        await self._tell()
-        lease_ms = 0 if request.leaving else round(self._leases.seconds * 1000)
-        return registry_pb2.RegisterResponse(address=address, lease_ms=lease_ms)
-
-    async def expire(self) -> None:
-        """End leases when their time has come, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
-            await self._tell()
-
-    async def _tell(self) -> None:
-        await self._fleet.name(SOURCE, self._leases.alive(time.monotonic()))
+        self._leases.renew(address, time.monotonic())
+        return registry_pb2.RegisterResponse(address=address, lease_ms=round(self._leases.seconds * 1000))
 
     def _check(self, said: str | bytes) -> None:
         given = said if isinstance(said, bytes) else said.encode()

@@ -14,7 +14,7 @@ from gateway.prefix_lookup import ANSWER_SECONDS
 from gateway.routing_cost import PREFIX_WEIGHT
 from service import model_settings
 from service.channels import TlsFiles
-from service.model_settings import Address, OptionalAddress, OptionalPath
+from service.model_settings import Address, OptionalAddress, OptionalPath, Token
 
 
 def _split(value: object) -> object:
@@ -32,7 +32,7 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
         tuple[Address, ...],
         NoDecode,
         BeforeValidator(_split),
-        Field(min_length=1, description="model workers, host:port,host:port"),
+        Field(description="model workers, host:port,host:port; dns:///host:port for all addresses of a name"),
     ] = ("127.0.0.1:50051",)
     tokenizer: Annotated[OptionalPath, Field(description="folder with tokenizer.json; unset: asked of the workers")] = (
         None
@@ -61,6 +61,14 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
     grace_seconds: Annotated[float, Field(ge=0, le=86_400, description="seconds running streams get at SIGTERM")] = 30.0
     metrics: Annotated[OptionalAddress, Field(description="address of the Prometheus page; empty: none")] = ""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severe log")] = "info"
+    dns_seconds: Annotated[float, Field(gt=0, description="seconds between two looks at a worker's name")] = 5.0
+    registration_token: Annotated[
+        Token,
+        Field(description="what workers that announce themselves have to know; empty: no announcements"),
+    ] = ""
+    registration_lease_seconds: Annotated[
+        float, Field(ge=0.5, le=3600, description="seconds after which an announced worker is forgotten")
+    ] = 10.0
     managers: Annotated[
         tuple[Address, ...],
         NoDecode,
@@ -97,6 +105,12 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
     def _peer_files(self) -> Self:
         self._check_peer("worker")
         self._check_peer("manager")
+        return self
+
+    @model_validator(mode="after")
+    def _workers_come_from_somewhere(self) -> Self:
+        if not self.workers and not self.registration_token:
+            raise ValueError("workers is empty, and without registration_token none can announce itself")
         return self
 
     @model_validator(mode="after")
