@@ -12,8 +12,8 @@ from gateway.tenancy.keys import API_KEY, AUTHORIZATION
 from gateway.tenancy.tenant import Tenant
 from service.errors import ServiceError
 
-# Health and reflection.
-OPEN = "/grpc."
+# Health and reflection; and workers, who have a token of their own.
+OPEN = ("/grpc.", "/octavo.gateway.v1.RegistryService/")
 
 _tenant: contextvars.ContextVar[Tenant] = contextvars.ContextVar("octavo.tenant")
 
