@@ -29,6 +29,7 @@ from model_worker.streams import StreamTable
 from octavo.kv.v1 import attach_pb2, common_pb2
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from service import logs
+from service.process import follow_parent
 from service.serving import Server, catch_signals
 
 SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
@@ -149,6 +150,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--prefill-rate", type=float, default=Speed.prefill_rate, help="tokens a second")
     parser.add_argument("--step-seconds", type=float, default=Speed.step_seconds)
+    follow_parent()
     logs.set_up("fake_speed_worker", "warning")
     asyncio.run(serve(parser.parse_args()))
 

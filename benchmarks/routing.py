@@ -31,6 +31,7 @@ from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc  # noqa: E402
 from octavo.kv.v1 import inspect_pb2, kv_manager_pb2, kv_manager_pb2_grpc  # noqa: E402
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc  # noqa: E402
 from service.channels import open_aio_channel, open_channel  # noqa: E402
+from service.process import PARENT_VARIABLE  # noqa: E402
 
 POLICIES = ("round-robin", "least-load", "prefix")
 VOCAB_SIZE = 1000
@@ -111,7 +112,7 @@ def process(*command: str, lines: int = 1) -> Iterator[list[dict[str, Any]]]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": paths, "OMP_WAIT_POLICY": "passive"},
+        env={**os.environ, "PYTHONPATH": paths, "OMP_WAIT_POLICY": "passive", PARENT_VARIABLE: str(os.getpid())},
     ) as child:
         try:
             assert child.stdout is not None
@@ -136,7 +137,7 @@ class Fleet:
         self.manager = manager
         self._pools = workers
 
-    def run(self, policy: str, workload: Workload) -> Result:
+    def run(self, policy: str, workload: Workload, *gateway_flags: str) -> Result:
         """One policy, from empty pools, behind a gateway of its own."""
         with open_channel(self.manager) as channel:
             manager = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
@@ -145,7 +146,7 @@ class Fleet:
             before = [self._admitted(manager, pool) for pool in self._pools.values()]
             flags = ["--workers", ",".join(self._pools), "--managers", self.manager, "--routing", policy]
             quiet = ["--listen", "127.0.0.1:0", "--http-listen", "", "--log-level", "warning"]
-            with process("-m", "gateway", *flags, *quiet) as ready:
+            with process("-m", "gateway", *flags, *quiet, *gateway_flags) as ready:
                 address = str(ready[0]["grpc"])
                 began = time.monotonic()
                 answers = asyncio.run(drive(address, len(self._pools), workload))
@@ -243,6 +244,7 @@ def main() -> None:
     parser.add_argument("--num-blocks", type=int, default=25_000, help="blocks of 16 tokens in each worker's pool")
     parser.add_argument("--prefill-rate", type=float, default=20_000.0, help="tokens a second of each worker")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument("--prefix-weight", type=float, default=2.0, help="the gateway's routing_prefix_weight")
     parser.add_argument("--json", type=Path, help="write everything measured here")
     options = vars(parser.parse_args())
     workload = Workload(**{name: options[name] for name in asdict(default)})
@@ -250,7 +252,8 @@ def main() -> None:
     results = []
     with running_fleet(3, 3, *flags) as fleet:
         for policy in options["policies"]:
-            results.append(fleet.run(policy, workload))
+            weight = str(options["prefix_weight"])
+            results.append(fleet.run(policy, workload, "--routing-prefix-weight", weight))
             print(f"  {policy}: {results[-1].seconds:.0f} s", file=sys.stderr, flush=True)
     print(f"{workload}, {' '.join(flags)}, load {os.getloadavg()[0]:.1f}\n")
     print(table(results))
