@@ -20,12 +20,18 @@ from gateway.registry import follow as follow_announced
 from gateway.routing import Router
 from gateway.servicer import SERVICE, GatewayServicer
 from gateway.settings import GatewaySettings
+from gateway.tenancy.capacity import capacity_of
+from gateway.tenancy.directory import Directory
+from gateway.tenancy.gate import Gate, QueueBounds
+from gateway.tenancy.grpc_door import Door
+from gateway.tenancy.metrics import TenantMetrics
 from gateway.text.tokenizer import Tokenizer, TokenizerError
 from gateway.workers import Worker
 from octavo.gateway.v1 import gateway_pb2_grpc, registry_pb2_grpc
 from service import logs, traced_calls, tracing
 from service.process import announce_ready, follow_parent
 from service.serving import Server, catch_signals
+from service.settings import SettingsError
 from service.tracing import TracingError
 
 logger = logging.getLogger(__name__)
@@ -37,11 +43,18 @@ class Readiness:
     """Health that follows the workers, and the ready line when some worker can be used for the first time."""
 
     def __init__(
-        self, server: Server, router: Router, migrations: Migrations, grpc_address: str, **addresses: str | None
+        self,
+        server: Server,
+        router: Router,
+        migrations: Migrations,
+        gate: Gate,
+        grpc_address: str,
+        **addresses: str | None,
     ) -> None:
         self._server = server
         self._router = router
         self._migrations = migrations
+        self._gate = gate
         self._grpc_address = grpc_address
         self._addresses = addresses
         self._announced = False
@@ -49,6 +62,7 @@ class Readiness:
     async def update(self) -> None:
         """Call whenever a worker changed."""
         self._migrations.workers_changed()
+        self._gate.room_changed()
         ready = self._router.ready
         if ready != self._server.ready:
             await self._server.set_ready(ready)
@@ -65,6 +79,7 @@ async def serve(settings: GatewaySettings) -> None:
     Raises:
         OSError: an address cannot be bound, or a TLS file cannot be read.
         TokenizerError: the tokenizer folder of the settings is no such folder.
+        SettingsError: the tenants file cannot be used.
     """
     caught = catch_signals()
     metrics = Metrics()
@@ -74,7 +89,11 @@ async def serve(settings: GatewaySettings) -> None:
     metrics.show_readiness(lambda: router.ready)
     policy = MigrationPolicy(settings.migration_wait_seconds, settings.max_migrations, settings.max_worker_losses)
     migrations = Migrations(router, policy, metrics.registry)
-    servicer = GatewayServicer(router, settings, metrics, migrations)
+    directory = Directory(settings.tenants)
+    bounds = QueueBounds(settings.ageing_seconds, settings.max_queued)
+    capacity = capacity_of(lambda: router.workers, settings.max_running)
+    gate = Gate(directory, capacity, bounds, TenantMetrics(metrics.registry))
+    servicer = GatewayServicer(router, settings, metrics, migrations, gate)
     leases = Leases(settings.registration_lease_seconds)
     registry = RegistryServicer(leases, settings.registration_token) if settings.registration_token else None
 
@@ -87,11 +106,11 @@ async def serve(settings: GatewaySettings) -> None:
         [SERVICE] if registry is None else [SERVICE, REGISTRY],
         register,
         settings.server_tls,
-        traced_calls.interceptors(spans.GRPC),
+        [*traced_calls.interceptors(spans.GRPC), Door(gate)],
     )
     metrics_address = metrics.serve(settings.metrics) if settings.metrics else None
     grpc_address = await server.start(settings.listen)
-    http = HttpServer(Surface(router, settings, metrics, migrations), settings.server_tls)
+    http = HttpServer(Surface(router, settings, metrics, migrations, gate), settings.server_tls)
     try:
         http_address = await http.start(settings.http_listen) if settings.http_listen else None
     except OSError:
@@ -100,12 +119,13 @@ async def serve(settings: GatewaySettings) -> None:
     logger.info(
         "listening on %s, waiting for a worker", grpc_address, extra={"grpc": grpc_address, "http": http_address}
     )
-    readiness = Readiness(server, router, migrations, grpc_address, http=http_address, metrics=metrics_address)
+    readiness = Readiness(server, router, migrations, gate, grpc_address, http=http_address, metrics=metrics_address)
     fleet = Fleet(router, lambda address: Worker(address, models, settings.worker_tls), readiness.update)
     watchers = [
         asyncio.create_task(discovery.follow(fleet, settings.workers, settings.dns_seconds)),
         asyncio.create_task(follow_announced(fleet, leases)),
     ]
+    watchers.append(asyncio.create_task(directory.watch()))
     try:
         number = await caught
         logger.info("%s: draining for up to %g s", number.name, settings.grace_seconds)
@@ -125,7 +145,7 @@ def run(settings: GatewaySettings) -> int:
     try:
         tracing.set_up(NAME, wanted=settings.tracing)
         asyncio.run(serve(settings))
-    except (OSError, TokenizerError, TracingError) as error:
+    except (OSError, SettingsError, TokenizerError, TracingError) as error:
         logger.error("cannot start: %s", error)
         return 1
     finally:

@@ -22,6 +22,7 @@ from gateway.models import ServedModel
 from gateway.parameters import Parameters
 from gateway.prompts import Prompt
 from gateway.streams import Piece, SampleStream
+from gateway.tenancy.tenant import ANONYMOUS, Tenant
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stops import StopAutomaton, StopScanner
 from gateway.text.tokenizer import Tokenizer
@@ -48,6 +49,7 @@ class Generation:
         max_tokens: the most tokens generated; prompt and answer fit the context.
         arrived: ``time.monotonic`` when it arrived.
         remaining: seconds until its client's deadline, as of now; None without one.
+        tenant: whose it is.
     """
 
     request_id: str
@@ -57,6 +59,17 @@ class Generation:
     max_tokens: int
     arrived: float
     remaining: Callable[[], float | None]
+    tenant: Tenant = ANONYMOUS
+
+    @property
+    def answers(self) -> int:
+        """Samples that run at once."""
+        return self.parameters.best_of or self.parameters.beam_width or self.parameters.n
+
+    @property
+    def cost(self) -> int:
+        """The most tokens that it takes."""
+        return len(self.prompt.token_ids) + self.max_tokens * self.answers
 
     def patience(self) -> float | None:
         """Seconds until its client has to hear something, as of now; None for no limit."""
@@ -101,7 +114,8 @@ def worker_request(generation: Generation) -> worker_pb2.GenerateRequest:
         n=parameters.n,
         best_of=parameters.best_of,
         beam_search=beams,
-        priority=parameters.priority,
+        priority=max(parameters.priority, generation.tenant.best_priority),
+        tenant=generation.tenant.digest_root,
         salt=parameters.cache_salt,
     )
 

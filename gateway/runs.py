@@ -3,7 +3,8 @@
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from dataclasses import replace
 
 from gateway import generation, prompts, spans
 from gateway.generation import Generation
@@ -12,6 +13,8 @@ from gateway.migration import Journey, Migrations
 from gateway.prompts import PROMPT
 from gateway.routing import Router
 from gateway.streams import Finish, Piece
+from gateway.tenancy.gate import Caller
+from gateway.tenancy.places import Demand
 from gateway.workers import Worker
 from octavo.kv.v1 import common_pb2
 
@@ -36,13 +39,52 @@ async def route(
         task.model,
         [*task.prompt.token_ids, *generated] if generated else task.prompt.token_ids,
         request_id=task.request_id,
-        root=common_pb2.PrefixRoot(salt=task.parameters.cache_salt),
+        root=common_pb2.PrefixRoot(tenant=task.tenant.digest_root, salt=task.parameters.cache_salt),
         excluded=excluded,
     )
 
 
+def admit(caller: Caller, tasks: Sequence[Generation]) -> None:
+    """Hold the generations of one call against its tenant's limits, all or none.
+
+    Raises:
+        InvalidRequest: the tenant may never send them.
+        ServiceError: RESOURCE_EXHAUSTED, saying when.
+    """
+    for task in tasks:
+        caller.check_lengths(len(task.prompt.token_ids), task.max_tokens)
+    caller.reserve(sum(task.cost for task in tasks))
+
+
+@contextlib.asynccontextmanager
+async def running(
+    task: Generation, caller: Caller, migrations: Migrations, metrics: SurfaceMetrics
+) -> AsyncIterator[AsyncGenerator[Piece, None]]:
+    """Run a generation once it is its turn; leaving the block ends it, wherever it is.
+
+    Raises:
+        ServiceError: no turn came, no worker can serve it, or what went wrong, in terms of the client's request.
+    """
+    demand = Demand(task.cost, task.answers, task.parameters.priority, task.remaining())
+    async with caller.place(task.model.name, demand) as waited:
+        worker = await route(task, migrations.router)
+        pieces = run(task, caller, worker, migrations, metrics)
+        async with contextlib.aclosing(pieces), contextlib.aclosing(_after(waited, pieces)) as late:
+            yield late if waited else pieces
+
+
+async def _after(waited: float, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, None]:
+    """The pieces of a generation that waited here before a worker saw it."""
+    async for piece in pieces:
+        if piece.finish is not None:
+            usage = piece.finish.usage
+            usage = replace(usage, queue_seconds=usage.queue_seconds + waited)
+            piece = replace(piece, finish=replace(piece.finish, usage=usage))
+        yield piece
+
+
 async def run(
-    task: Generation, worker: Worker, migrations: Migrations, metrics: SurfaceMetrics
+    task: Generation, caller: Caller, worker: Worker, migrations: Migrations, metrics: SurfaceMetrics
 ) -> AsyncGenerator[Piece, None]:
     """Run a generation on a worker, and on others when that is gone. Closing it closes the worker's call.
 
@@ -50,6 +92,7 @@ async def run(
         ServiceError: what went wrong, in terms of the client's request.
     """
     finish: Finish | None = None
+    begun = False
     tokens = 0
     journey = Journey(
         task.request_id,
@@ -64,6 +107,7 @@ async def run(
         async with contextlib.aclosing(source):
             with journey, metrics.request(task.model.name, task.parameters.n, task.arrived) as meter:
                 async for piece in source:
+                    begun = True
                     tokens += len(piece.token_ids)
                     finish = piece.finish or finish
                     meter.see(piece)
@@ -75,6 +119,9 @@ async def run(
             story.failed(error)
         raise
     finally:
+        if begun:
+            # Of answers that are generated and not kept, only that there were as many is known.
+            caller.charge(len(task.prompt.token_ids), tokens * task.answers // task.parameters.n)
         logger.info(
             "generation ended: %s",
             "not finished" if finish is None else finish.reason.name.lower(),

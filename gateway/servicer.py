@@ -1,6 +1,5 @@
 """The gRPC surface: each call maps a request to the gateway's parts and their answers to messages."""
 
-import contextlib
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -19,6 +18,8 @@ from gateway.parameters import Call, Parameters, validate
 from gateway.prompts import PROMPT, Prompt
 from gateway.routing import Router
 from gateway.settings import GatewaySettings
+from gateway.tenancy.gate import Caller, Gate
+from gateway.tenancy.grpc_door import current_tenant
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name
@@ -29,49 +30,60 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     """``octavo.gateway.v1.GatewayService``."""
 
-    def __init__(self, router: Router, settings: GatewaySettings, metrics: Metrics, migrations: Migrations) -> None:
+    def __init__(
+        self, router: Router, settings: GatewaySettings, metrics: Metrics, migrations: Migrations, gate: Gate
+    ) -> None:
         self._router = router
         self._max_prompt_bytes = settings.max_prompt_bytes
         self._default_max_tokens = settings.default_max_tokens
         self._metrics = metrics
         self._migrations = migrations
+        self._gate = gate
 
     async def Generate(
         self, request: gateway_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[gateway_pb2.GenerateResponse]:
         arrived = time.monotonic()
-        with self._metrics.call("Generate"), named(context), spelled_for(request):
+        with (
+            self._metrics.call("Generate"),
+            named(context),
+            spelled_for(request),
+            self._gate.call(current_tenant()) as caller,
+        ):
             model = self._router.model(request.model)
             parameters = validate(Call.GENERATE, given_parameters(request), model.vocab_size)
             prompt = await self._prompt(model, request)
             header = _header(model, parameters.request_id)
-            task = self._generation(header, model, prompt, parameters, arrived, context)
-            worker = await runs.route(task, self._router)
-            if parameters.echo:
-                text = await runs.prompt_text(task)
-                for index in range(parameters.n):
-                    yield gateway_pb2.GenerateResponse(header=header, index=index, text=text)
-            async with contextlib.aclosing(runs.run(task, worker, self._migrations, self._metrics.grpc)) as pieces:
+            task = self._generation(header, model, prompt, parameters, arrived, context, caller)
+            async with runs.running(task, caller, self._migrations, self._metrics.grpc) as pieces:
+                if parameters.echo:
+                    text = await runs.prompt_text(task)
+                    for index in range(parameters.n):
+                        yield gateway_pb2.GenerateResponse(header=header, index=index, text=text)
                 async for piece in pieces:
                     yield generate_response(header, piece)
 
     async def Chat(self, request: gateway_pb2.ChatRequest, context: Context) -> AsyncIterator[gateway_pb2.ChatResponse]:
         arrived = time.monotonic()
-        with self._metrics.call("Chat"), named(context), spelled_for(request):
+        with (
+            self._metrics.call("Chat"),
+            named(context),
+            spelled_for(request),
+            self._gate.call(current_tenant()) as caller,
+        ):
             model = self._router.model(request.model)
             parameters = validate(Call.CHAT, given_parameters(request), model.vocab_size)
             prompt = await self._conversation(model, request)
             header = _header(model, parameters.request_id)
-            task = self._generation(header, model, prompt, parameters, arrived, context)
-            worker = await runs.route(task, self._router)
+            task = self._generation(header, model, prompt, parameters, arrived, context, caller)
             begun: set[int] = set()
-            async with contextlib.aclosing(runs.run(task, worker, self._migrations, self._metrics.grpc)) as pieces:
+            async with runs.running(task, caller, self._migrations, self._metrics.grpc) as pieces:
                 async for piece in pieces:
                     yield chat_response(header, piece, role="" if piece.index in begun else "assistant")
                     begun.add(piece.index)
 
     async def Tokenize(self, request: gateway_pb2.TokenizeRequest, context: Context) -> gateway_pb2.TokenizeResponse:
-        with self._metrics.call("Tokenize"), named(context), spelled_for(request):
+        with self._metrics.call("Tokenize"), named(context), spelled_for(request), self._gate.call(current_tenant()):
             model = self._router.model(request.model)
             header = _header(model, "")
             match request.WhichOneof("input"):
@@ -90,7 +102,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     async def Detokenize(
         self, request: gateway_pb2.DetokenizeRequest, context: Context
     ) -> gateway_pb2.DetokenizeResponse:
-        with self._metrics.call("Detokenize"), named(context), spelled_for(request):
+        with self._metrics.call("Detokenize"), named(context), spelled_for(request), self._gate.call(current_tenant()):
             model = self._router.model(request.model)
             text = await prompts.to_text(
                 model, request.token_ids, "token_ids", skip_special_tokens=request.skip_special_tokens
@@ -138,9 +150,11 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         parameters: Parameters,
         arrived: float,
         context: Context,
+        caller: Caller,
     ) -> Generation:
-        max_tokens = prompts.token_budget(model, len(prompt.token_ids), parameters, self._default_max_tokens)
-        return Generation(
+        default = caller.default_max_tokens(self._default_max_tokens)
+        max_tokens = prompts.token_budget(model, len(prompt.token_ids), parameters, default)
+        task = Generation(
             request_id=header.request_id,
             model=model,
             prompt=prompt,
@@ -148,7 +162,10 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             max_tokens=max_tokens,
             arrived=arrived,
             remaining=context.time_remaining,
+            tenant=caller.tenant,
         )
+        runs.admit(caller, [task])
+        return task
 
 
 def _header(model: ServedModel, request_id: str) -> gateway_pb2.ResponseHeader:

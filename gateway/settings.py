@@ -14,7 +14,7 @@ from gateway.prefix_lookup import ANSWER_SECONDS
 from gateway.routing_cost import PREFIX_WEIGHT
 from service import model_settings
 from service.channels import TlsFiles
-from service.model_settings import Address, OptionalAddress, OptionalPath, Token
+from service.model_settings import Address, OptionalAddress, OptionalPath, OptionalValue, PositiveInt, Token
 
 
 def _split(value: object) -> object:
@@ -58,6 +58,21 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
         BeforeValidator(_split),
         Field(description="origins whose pages may call the HTTP API, https://host,https://host or *; empty: none"),
     ] = ()
+    tenants: Annotated[
+        OptionalPath, Field(description="file of tenants and their keys (docs/tenants.md); unset: calls need no key")
+    ] = None
+    http_open_metrics: Annotated[bool, Field(description="serve /metrics over HTTP without an operator's key")] = False
+    max_running: Annotated[
+        PositiveInt | None,
+        OptionalValue,
+        Field(description="samples of a model at its workers at once; unset: by their max_sequences"),
+    ] = None
+    max_queued: Annotated[
+        int, Field(ge=0, description="requests of one tenant that wait for a place at a model's workers")
+    ] = 1024
+    ageing_seconds: Annotated[
+        float, Field(gt=0, description="a tenant that has waited so long goes next, and its oldest request first")
+    ] = 30.0
     grace_seconds: Annotated[float, Field(ge=0, le=86_400, description="seconds running streams get at SIGTERM")] = 30.0
     metrics: Annotated[OptionalAddress, Field(description="address of the Prometheus page; empty: none")] = ""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="least severe log")] = "info"

@@ -79,6 +79,7 @@ class Worker:
         model: what it serves, or last served; None until it told.
         trouble: why it cannot be used now.
         pool: its pool's name at its KV manager, empty until it told.
+        max_sequences: how many samples it runs at once, 0 until it told.
         workload: what it was given from here.
         circuit: how its calls went.
     """
@@ -88,6 +89,7 @@ class Worker:
         self.model: ServedModel | None = None
         self.trouble: Trouble | None = Trouble("it was not reached yet")
         self.pool = ""
+        self.max_sequences = 0
         self.workload = Workload()
         self.circuit = Circuit()
         self._worker_id = ""
@@ -183,6 +185,7 @@ class Worker:
 
     def _know(self, description: worker_pb2.GetModelResponse) -> None:
         self.pool = description.pool
+        self.max_sequences = description.max_sequences
         if description.header.worker_id != self._worker_id:  # another process: what its predecessor did is no sign
             self._worker_id = description.header.worker_id
             self.circuit = Circuit()

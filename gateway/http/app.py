@@ -11,8 +11,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gateway import spans
-from gateway.http.errors import HttpError
-from gateway.http.generating import Generating, error_response
+from gateway.http.door import Door
+from gateway.http.errors import HttpError, error_response
+from gateway.http.generating import Generating
 from gateway.http.pages import Pages
 from gateway.http.request_ids import RequestIds
 from gateway.http.shapes import ChatShape, CompletionShape
@@ -41,6 +42,9 @@ def application(surface: Surface) -> ASGIApp:
             expose_headers=[HEADER],
         )
         middleware.append(cors)
+    # Inside of CORS: a page has to be able to read the refusal, and its browser asks first without a key.
+    open_metrics = surface.settings.http_open_metrics
+    middleware.append(Middleware(Door, gate=surface.gate, open_metrics=open_metrics))
     made = Starlette(
         routes=[
             *calls,

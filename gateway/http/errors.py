@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import grpc
+from pydantic_core import to_json
+from starlette.responses import Response
 
 from gateway.errors import ContextExceeded, InvalidRequest
 from service.errors import ServiceError
@@ -35,7 +37,7 @@ SPELLINGS: Mapping[grpc.StatusCode, Spelling] = {
     grpc.StatusCode.INVALID_ARGUMENT: Spelling(400, INVALID_REQUEST),
     grpc.StatusCode.OUT_OF_RANGE: Spelling(400, INVALID_REQUEST),
     grpc.StatusCode.FAILED_PRECONDITION: Spelling(400, INVALID_REQUEST),
-    grpc.StatusCode.UNAUTHENTICATED: Spelling(401, "authentication_error"),
+    grpc.StatusCode.UNAUTHENTICATED: Spelling(401, "authentication_error", {"www-authenticate": "Bearer"}),
     grpc.StatusCode.PERMISSION_DENIED: Spelling(403, "permission_error"),
     grpc.StatusCode.NOT_FOUND: Spelling(404, INVALID_REQUEST),
     grpc.StatusCode.ALREADY_EXISTS: Spelling(409, INVALID_REQUEST, NO_RETRY),
@@ -55,6 +57,9 @@ _CODES = {
     "UNKNOWN_MODEL": "model_not_found",
     "INVALID_FIELD": "invalid_value",
     "CONTEXT_EXCEEDED": "context_length_exceeded",
+    "RATE_LIMITED": "rate_limit_exceeded",
+    "TOKENS_LIMITED": "rate_limit_exceeded",
+    "TOO_MANY_REQUESTS": "rate_limit_exceeded",
 }
 
 # Errors that are about one field although they name none.
@@ -104,6 +109,11 @@ def body_of(error: ServiceError) -> dict[str, Any]:
             "code": _CODES.get(error.reason, error.reason.lower()),
         }
     }
+
+
+def error_response(error: ServiceError) -> Response:
+    """An error as a whole response."""
+    return Response(to_json(body_of(error)), status_of(error), headers_of(error), "application/json")
 
 
 @contextmanager

@@ -17,27 +17,30 @@ from service.errors import ServiceError
 Result = TypeVar("Result")
 
 
-async def merged(sources: Sequence[AsyncGenerator[Piece, None]], samples: int) -> AsyncGenerator[Part, None]:
+Source = contextlib.AbstractAsyncContextManager[AsyncGenerator[Piece, None]]
+
+
+async def merged(sources: Sequence[Source], samples: int) -> AsyncGenerator[Part, None]:
     """The pieces of all sources as they come; one failure ends all.
 
-    Each source is read only as fast as this one, and closed with it.
+    Each source is read only as fast as this one, and left with it.
 
     Args:
         sources: one per prompt.
         samples: answers per prompt; choice = prompt * samples + index of the sample.
     """
     if len(sources) == 1:
-        async with contextlib.aclosing(sources[0]) as only:
+        async with sources[0] as only:
             async for piece in only:
                 yield Part(0, piece.index, piece)
         return
     parts: asyncio.Queue[Part | BaseException | None] = asyncio.Queue(maxsize=1)
 
-    async def pump(prompt: int, source: AsyncGenerator[Piece, None]) -> None:
+    async def pump(prompt: int, source: Source) -> None:
         end: BaseException | None = None
         try:
-            async with contextlib.aclosing(source):
-                async for piece in source:
+            async with source as pieces:
+                async for piece in pieces:
                     await parts.put(Part(prompt, prompt * samples + piece.index, piece))
         except Exception as error:
             end = error

@@ -20,8 +20,9 @@ from gateway.http import fields, sse
 from gateway.http.body import ClientLeft, read_object
 from gateway.http.completion_prompts import prompts_of
 from gateway.http.conversation import messages_of
+from gateway.http.door import tenant_of
 from gateway.http.echo import echo_of, echoed
-from gateway.http.errors import body_of, headers_of, shutting_down, spelled, status_of
+from gateway.http.errors import body_of, error_response, shutting_down, spelled
 from gateway.http.fan_out import complete, merged, while_connected
 from gateway.http.fields import Given
 from gateway.http.request_ids import request_id_of
@@ -31,6 +32,7 @@ from gateway.http.surface import Surface
 from gateway.models import ServedModel
 from gateway.parameters import Call, Parameters, validate
 from gateway.prompts import PROMPT, Prompt
+from gateway.tenancy.gate import Caller
 from service.errors import ServiceError
 
 logger = logging.getLogger(__name__)
@@ -39,11 +41,6 @@ logger = logging.getLogger(__name__)
 MAX_ANSWERS = 512
 
 FINGERPRINT_CHARACTERS = 12
-
-
-def error_response(error: ServiceError) -> Response:
-    """An error as a whole response."""
-    return Response(to_json(body_of(error)), status_of(error), headers_of(error), "application/json")
 
 
 class Generating:
@@ -62,8 +59,9 @@ class Generating:
                 if self._surface.draining:
                     raise shutting_down()
                 document = await read_object(Headers(scope=scope), receive, self._surface.settings.http_max_body_bytes)
-                answer = _Answer(self._shape, self._surface, document, request_id, arrived)
-                response = await while_connected(receive, answer.give(events), self._surface.cut_off)
+                with self._surface.gate.call(tenant_of(scope)) as caller:
+                    answer = _Answer(self._shape, self._surface, caller, document, request_id, arrived)
+                    response = await while_connected(receive, answer.give(events), self._surface.cut_off)
             if response is not None:
                 await response(scope, receive, send)
             return
@@ -90,10 +88,17 @@ class _Answer:
     """One request on its way."""
 
     def __init__(
-        self, shape: Shape, surface: Surface, document: Mapping[str, Any], request_id: str, arrived: float
+        self,
+        shape: Shape,
+        surface: Surface,
+        caller: Caller,
+        document: Mapping[str, Any],
+        request_id: str,
+        arrived: float,
     ) -> None:
         self._shape = shape
         self._surface = surface
+        self._caller = caller
         self._document = document
         self._request_id = request_id
         self._arrived = arrived
@@ -111,6 +116,7 @@ class _Answer:
             model = self._surface.router.model(given.model)
             parameters = validate(self._shape.call, given.parameters, model.vocab_size)
             tasks = self._tasks(model, await self._prompts(model, given), parameters)
+            runs.admit(self._caller, tasks)
             return await self._run(events, given, tasks)
 
     async def _run(self, events: EventStream, given: Given, tasks: Sequence[Generation]) -> Response | None:
@@ -119,8 +125,8 @@ class _Answer:
         echoes = [await echo_of(task) for task in tasks] if parameters.echo else []
         fingerprint = f"fp_{model.fingerprint[:FINGERPRINT_CHARACTERS]}"
         head = Head(f"{self._shape.id_prefix}{uuid.uuid4().hex}", int(time.time()), model.name, fingerprint)
-        router, migrations, metrics = self._surface.router, self._surface.migrations, self._surface.metrics.http
-        sources = [runs.run(task, await runs.route(task, router), migrations, metrics) for task in tasks]
+        migrations, metrics = self._surface.migrations, self._surface.metrics.http
+        sources = [runs.running(task, self._caller, migrations, metrics) for task in tasks]
         together = merged(sources, parameters.n)
         if echoes:
             together = echoed(together, echoes)
@@ -149,7 +155,7 @@ class _Answer:
         answers = len(found) * (parameters.best_of or parameters.beam_width or parameters.n)
         if answers > MAX_ANSWERS:
             raise InvalidRequest({PROMPT: f"{answers} answers found, allowed are at most {MAX_ANSWERS} to all prompts"})
-        default = self._surface.settings.default_max_tokens
+        default = self._caller.default_max_tokens(self._surface.settings.default_max_tokens)
         return [
             Generation(
                 request_id=self._request_id if len(found) == 1 else f"{self._request_id}-{number}",
@@ -159,6 +165,7 @@ class _Answer:
                 max_tokens=prompts.token_budget(model, len(prompt.token_ids), parameters, default),
                 arrived=self._arrived,
                 remaining=_no_deadline,
+                tenant=self._caller.tenant,
             )
             for number, prompt in enumerate(found)
         ]

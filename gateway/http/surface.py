@@ -8,6 +8,7 @@ from gateway.metrics import Metrics
 from gateway.migration import Migrations
 from gateway.routing import Router
 from gateway.settings import GatewaySettings
+from gateway.tenancy.gate import Gate
 
 
 @dataclass(slots=True, eq=False)
@@ -19,6 +20,7 @@ class Surface:
         settings: limits.
         metrics: counts calls.
         migrations: has requests go on where their worker is gone.
+        gate: lets calls in.
         started: when the gateway started, in seconds since 1970.
         draining: whether new generations are refused.
         cut_off: done when the drain's grace is over: what still runs ends.
@@ -28,6 +30,7 @@ class Surface:
     settings: GatewaySettings
     metrics: Metrics
     migrations: Migrations
+    gate: Gate
     started: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
     cut_off: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())

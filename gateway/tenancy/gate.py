@@ -35,6 +35,9 @@ class Gate:
         bounds: of the queue.
         metrics: counts what happens.
         clock: seconds, monotonic.
+
+    Attributes:
+        metrics: as given.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class Gate:
         self._directory = directory
         self._capacity_of = capacity_of
         self._bounds = bounds
-        self._metrics = metrics
+        self.metrics = metrics
         self._clock = clock
         self._accounts: dict[str, Account] = {}
         self._places: dict[str, Places] = {}
@@ -65,7 +68,7 @@ class Gate:
         key = key_of(headers)
         tenant = None if key is None else self._directory.find(key)
         if tenant is None:
-            self._metrics.unauthenticated()
+            self.metrics.unauthenticated()
             raise _unauthenticated(given=key is not None)
         return tenant
 
@@ -78,7 +81,7 @@ class Gate:
         """
         account = self._account(tenant)
         with self._counted(tenant), account.call() as reservation:
-            self._metrics.let_in(tenant.name)
+            self.metrics.let_in(tenant.name)
             yield Caller(self, tenant, reservation)
 
     def room_changed(self) -> None:
@@ -101,7 +104,7 @@ class Gate:
             yield
         except ServiceError as error:
             if error.code is grpc.StatusCode.RESOURCE_EXHAUSTED and "tenant" in error.metadata:
-                self._metrics.refused(tenant.name, error.reason)
+                self.metrics.refused(tenant.name, error.reason)
             raise
 
     def _account(self, tenant: Tenant) -> Account:
@@ -158,15 +161,10 @@ class Caller:
         """
         self._reservation.reserve(tokens)
 
-    def prompt_computed(self, tokens: int) -> None:
-        """A worker has begun to answer a prompt."""
-        self._reservation.spend(tokens)
-        self._gate._metrics.prompt(self.tenant.name, tokens)
-
-    def generated(self, tokens: int) -> None:
-        """A worker has generated tokens."""
-        self._reservation.spend(tokens)
-        self._gate._metrics.generated(self.tenant.name, tokens)
+    def charge(self, prompt_tokens: int, generated_tokens: int) -> None:
+        """Charge what a worker has computed."""
+        self._reservation.spend(prompt_tokens + generated_tokens)
+        self._gate.metrics.charged(self.tenant.name, prompt_tokens, generated_tokens)
 
     @contextlib.asynccontextmanager
     async def place(self, model: str, demand: Demand) -> AsyncIterator[float]:
@@ -176,7 +174,7 @@ class Caller:
             ServiceError: RESOURCE_EXHAUSTED: too many wait already; DEADLINE_EXCEEDED while waiting.
         """
         async with self._gate.places(model).taken_by(self.tenant, demand) as waited:
-            self._gate._metrics.placed(self.tenant.name, waited)
+            self._gate.metrics.placed(self.tenant.name, waited)
             yield waited
 
 

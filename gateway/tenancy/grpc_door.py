@@ -1,6 +1,7 @@
 """The door of the gRPC surface: no call reaches the servicer without a tenant."""
 
 import contextvars
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
 
@@ -10,7 +11,9 @@ import grpc.aio
 from gateway.tenancy.gate import Gate
 from gateway.tenancy.keys import API_KEY, AUTHORIZATION
 from gateway.tenancy.tenant import Tenant
-from service.errors import ServiceError
+from service.errors import ServiceError, abort
+
+logger = logging.getLogger(__name__)
 
 # Health and reflection; and workers, who have a token of their own.
 OPEN = ("/grpc.", "/octavo.gateway.v1.RegistryService/")
@@ -41,13 +44,14 @@ class Door(grpc.aio.ServerInterceptor):
                 # A call is one task from here to its end, so what is set here is its own.
                 _tenant.set(self._gate.tenant_of(headers))
             except ServiceError as error:
+                logger.info("%s: %s: %s", handler_call_details.method, error.code.name, error.message)
                 return _refuse_with(error)
         return await continuation(handler_call_details)
 
 
 def _refuse_with(error: ServiceError) -> "grpc.RpcMethodHandler[Any, Any]":
     async def refuse(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[NoReturn]:
-        raise error
+        await abort(context, error)
         yield  # what makes it a generator
 
     # A stream of requests is read by whoever iterates over it: here nobody.

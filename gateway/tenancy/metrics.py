@@ -52,11 +52,9 @@ class TenantMetrics:
         self._placed.labels(tenant).inc()
         self._waited.labels(tenant).inc(waited)
 
-    def prompt(self, tenant: str, tokens: int) -> None:
-        self._tokens.labels(tenant, "prompt").inc(tokens)
-
-    def generated(self, tenant: str, tokens: int) -> None:
-        self._tokens.labels(tenant, "generated").inc(tokens)
+    def charged(self, tenant: str, prompt_tokens: int, generated_tokens: int) -> None:
+        self._tokens.labels(tenant, "prompt").inc(prompt_tokens)
+        self._tokens.labels(tenant, "generated").inc(generated_tokens)
 
 
 class _Gauges(Collector):

@@ -79,14 +79,16 @@ class Places:
         """
         begun = time.monotonic()
         request = Waiting(tenant.name, tenant.weight, demand.cost, demand.priority, demand.places, begun)
+        waited = 0.0
         if self._free(request) and not self._queue:
             self._queue.push(request, begun)
             self._grant_next(begun)
         else:
             self._check_room(tenant, begun)
             await self._wait(request, demand.remaining)
+            waited = time.monotonic() - begun
         try:
-            yield time.monotonic() - begun
+            yield waited
         finally:
             self._taken -= request.places
             self.grant()

@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import pytest
+from open_gate import open_gate
 
 from gateway.http.app import application
 from gateway.http.surface import Surface
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.unit
 
 def surface_of(router: Router) -> Surface:
     metrics = Metrics()
-    return Surface(router, GatewaySettings(), metrics, Migrations(router, MigrationPolicy(), metrics.registry))
+    migrations = Migrations(router, MigrationPolicy(), metrics.registry)
+    return Surface(router, GatewaySettings(), metrics, migrations, open_gate())
 
 
 class BrokenRouter(Router):

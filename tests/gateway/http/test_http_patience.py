@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from open_gate import open_gate
 
 from gateway.http import patience
 from gateway.http.server import HttpServer
@@ -20,7 +21,8 @@ LIVE = b"GET /livez HTTP/1.1\r\nhost: t\r\n\r\n"
 
 def surface_of(router: Router) -> Surface:
     metrics = Metrics()
-    return Surface(router, GatewaySettings(), metrics, Migrations(router, MigrationPolicy(), metrics.registry))
+    migrations = Migrations(router, MigrationPolicy(), metrics.registry)
+    return Surface(router, GatewaySettings(), metrics, migrations, open_gate())
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ class Source:
     def __init__(self, *steps: str | Exception | asyncio.Event) -> None:
         self.taken = 0
         self.closed = False
-        self.pieces = self._pieces(steps)
+        self.pieces = contextlib.aclosing(self._pieces(steps))
 
     async def _pieces(self, steps: tuple[str | Exception | asyncio.Event, ...]) -> AsyncGenerator[Piece, None]:
         try:
