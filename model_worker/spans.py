@@ -6,8 +6,8 @@ device by number. Never tokens.
       prefill                                     |---|           ends with the first token
       decode                                          |---------|
 
-``octavo.device_steps`` are this worker's steps, ``octavo.kv.steps`` those of the pool's epoch, by which the KV manager's
-record and the worker's messages go; both as ranges, such as ``12-40,44``.
+``octavo.device_steps`` are this worker's steps, ``octavo.kv.steps`` those of the pool's epoch, by which the
+record of the KV manager and the worker's messages go; both as ranges, such as ``12-40,44``.
 """
 
 import time

@@ -97,12 +97,12 @@ def _span(method: str, attributes: Attributes, context: Any) -> Iterator[None]:
     code = grpc.StatusCode.OK
     try:
         yield
-        code = _BY_NUMBER.get(context.code() or 0, grpc.StatusCode.UNKNOWN)
+        code = _code_of(context, grpc.StatusCode.OK)
     except (asyncio.CancelledError, GeneratorExit):
         code = grpc.StatusCode.CANCELLED
         raise
     except BaseException:
-        code = _BY_NUMBER.get(context.code(), grpc.StatusCode.UNKNOWN)
+        code = _code_of(context, grpc.StatusCode.UNKNOWN)
         raise
     finally:
         span.set("rpc.response.status_code", code.name)
@@ -111,3 +111,9 @@ def _span(method: str, attributes: Attributes, context: Any) -> Iterator[None]:
         if code is not grpc.StatusCode.OK:
             span.fail(code.name, context.details() or "", fault=code in FAULTS)
         span.end()
+
+
+def _code_of(context: Any, unless_set: grpc.StatusCode) -> grpc.StatusCode:
+    """What a servicer has set, as a code or as its number."""
+    code = context.code()
+    return code if isinstance(code, grpc.StatusCode) else _BY_NUMBER.get(code or unless_set.value[0], unless_set)
