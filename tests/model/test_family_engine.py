@@ -17,13 +17,11 @@ from typing import NamedTuple
 import pytest
 import torch
 import transformers
-from engine_lab import LabModel, Sample, request
-from in_process_manager import InProcessManager
+from engine_lab import LabModel, Sample, Unpriced, request
 from tiny_checkpoints import FAMILIES, NATIVE, VOCAB, tiny_checkpoint
 
 from model_worker.engine.batch import Batch
 from model_worker.engine.host_tier import NoHostTier
-from octavo.kv.v1 import steps_pb2
 
 pytestmark = pytest.mark.model
 
@@ -86,14 +84,6 @@ def _continued(folder: Path, ids: list[int], more: int) -> Text:
         return_dict_in_generate=True,
     )
     return Text(out.sequences[0, len(ids) :].tolist(), torch.log_softmax(torch.cat(out.logits).double(), dim=-1))
-
-
-class Unpriced(InProcessManager):
-    """Hears nothing of rates: it swaps whenever the host tier has room, whatever a busy machine has measured."""
-
-    def send(self, request: steps_pb2.StepRequest) -> None:
-        request.ClearField("rates")
-        super().send(request)
 
 
 def assert_equal(sample: Sample, text: Text, start: int = 0) -> None:

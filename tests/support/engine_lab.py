@@ -19,8 +19,9 @@ from model_worker.engine.runner import ModelRunner
 from model_worker.engine.sequence import EndReason, Timeline
 from model_worker.model.loader import LoadedModel, load_model, read_config
 from model_worker.requests import ModelLimits, RequestReader
+from model_worker.sampling.grammar import GrammarCompiler
 from model_worker.sampling.results import TokenLogprobs
-from octavo.kv.v1 import attach_pb2, common_pb2
+from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
 from octavo.worker.v1 import sampling_pb2, worker_pb2
 
 SECONDS = 240
@@ -79,6 +80,14 @@ class Lab:
         return samples
 
 
+class Unpriced(InProcessManager):
+    """Hears nothing of rates: it swaps whenever the host tier has room, whatever a busy machine has measured."""
+
+    def send(self, request: steps_pb2.StepRequest) -> None:
+        request.ClearField("rates")
+        super().send(request)
+
+
 class LabModel:
     """A model, loaded once, for engines of any shape."""
 
@@ -86,6 +95,10 @@ class LabModel:
         torch.set_num_threads(2)
         self.config = read_config(folder)
         self.loaded: LoadedModel = load_model(folder, torch.float32, torch.device("cpu"))
+        vocabulary = folder / "tokenizer.json"
+        self._grammars = GrammarCompiler(
+            vocabulary.read_text() if vocabulary.is_file() else None, self.config.vocab_size, self.config.eos_token_ids
+        )
 
     @contextlib.contextmanager
     def engine(
@@ -134,7 +147,7 @@ class LabModel:
         )
         most = min(config.max_context, num_blocks * block_size)
         eos: Iterable[int] = config.eos_token_ids
-        reader = RequestReader(ModelLimits(config.vocab_size, most, frozenset(eos), max_sequences))
+        reader = RequestReader(ModelLimits(config.vocab_size, most, frozenset(eos), max_sequences), self._grammars)
         engine.start()
         assert ready.get(timeout=30)
         try:
