@@ -15,6 +15,7 @@ import grpc.aio
 from gateway import worker_errors
 from gateway.continuation import Continuation
 from gateway.errors import InvalidRequest
+from gateway.grammars import Grammar
 from gateway.interruptions import Cause, cause_of
 from gateway.logprobs import LogprobReader
 from gateway.migration import Abandoned, Journey
@@ -26,6 +27,7 @@ from gateway.tenancy.tenant import ANONYMOUS, Tenant
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stops import StopAutomaton, StopScanner
 from gateway.text.tokenizer import Tokenizer
+from gateway.tools.calling import Calling
 from octavo.worker.v1 import sampling_pb2, worker_pb2
 from service.errors import ServiceError
 
@@ -49,6 +51,7 @@ class Generation:
         max_tokens: the most tokens generated; prompt and answer fit the context.
         arrived: ``time.monotonic`` when it arrived.
         remaining: seconds until its client's deadline, as of now; None without one.
+        calling: how answers call tools; None where they are text.
         tenant: whose it is.
     """
 
@@ -59,6 +62,7 @@ class Generation:
     max_tokens: int
     arrived: float
     remaining: Callable[[], float | None]
+    calling: Calling | None = None
     tenant: Tenant = ANONYMOUS
 
     @property
@@ -70,6 +74,11 @@ class Generation:
     def cost(self) -> int:
         """The most tokens that it takes."""
         return len(self.prompt.token_ids) + self.max_tokens * self.answers
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """What an answer must match; None for any text."""
+        return self.parameters.response_format if self.calling is None else self.calling.grammar
 
     def patience(self) -> float | None:
         """Seconds until its client has to hear something, as of now; None for no limit."""
@@ -93,7 +102,7 @@ def worker_request(generation: Generation) -> worker_pb2.GenerateRequest:
         frequency_penalty=parameters.frequency_penalty,
         logit_bias=parameters.logit_bias,
         bad_words=_bad_words(generation.model.tokenizer, parameters.bad_words),
-        grammar=None if parameters.response_format is None else parameters.response_format.message(),
+        grammar=None if generation.grammar is None else generation.grammar.message(),
     )
     stop = sampling_pb2.StopConditions(
         max_tokens=generation.max_tokens,
@@ -203,16 +212,17 @@ async def _move(
 
 def _failure(generation: Generation, error: ServiceError) -> Exception:
     """A worker's error by the name that the request's own parameter has."""
-    grammar, problem = generation.parameters.response_format, error.fields.get(worker_errors.GRAMMAR)
+    grammar, problem = generation.grammar, error.fields.get(worker_errors.GRAMMAR)
     return error if grammar is None or problem is None else InvalidRequest({grammar.parameter: problem})
 
 
 def _sample(generation: Generation, index: int) -> SampleStream:
-    parameters, prompt = generation.parameters, generation.prompt
-    detokenizer = Detokenizer(
-        generation.model.tokenizer, skip_special_tokens=parameters.skip_special_tokens, context=prompt.token_ids
-    )
-    scanner = StopScanner(StopAutomaton(parameters.stop))
+    parameters, prompt, calling = generation.parameters, generation.prompt, generation.calling
     tokenizer = generation.model.tokenizer
-    hidden = tokenizer.special_ids if parameters.skip_special_tokens else frozenset()
-    return SampleStream(index, len(prompt.token_ids), detokenizer, scanner, LogprobReader(tokenizer, hidden))
+    shown = frozenset[int]() if calling is None else calling.shown
+    skips = parameters.skip_special_tokens
+    detokenizer = Detokenizer(tokenizer, skip_special_tokens=skips, shown=shown, context=prompt.token_ids)
+    scanner = StopScanner(StopAutomaton(parameters.stop))
+    hidden = tokenizer.special_ids - shown if skips else frozenset()
+    calls = None if calling is None else calling.reader()
+    return SampleStream(index, len(prompt.token_ids), detokenizer, scanner, LogprobReader(tokenizer, hidden), calls)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from gateway.grammars import Grammar
+from gateway.tools import functions
+from gateway.tools.functions import Function, ToolChoice
 
 
 class Problem(NamedTuple):
@@ -210,12 +212,28 @@ class Language:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
-    """A structured value that another module reads."""
+class Functions:
+    """Functions that a model may call."""
 
     @property
     def allowed(self) -> str:
-        return "a document"
+        return "an array of functions"
 
     def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
-        return iter(())
+        if not isinstance(value, tuple) or not all(isinstance(one, Function) for one in value):
+            yield Problem("", type(value).__name__)
+        else:
+            yield from (Problem(*problem) for problem in functions.problems(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whether a model calls functions."""
+
+    @property
+    def allowed(self) -> str:
+        return "none, auto, required or a function's name"
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        if not isinstance(value, ToolChoice):
+            yield Problem("", type(value).__name__)

@@ -12,7 +12,20 @@ from typing import Any
 
 from gateway.errors import InvalidRequest
 from gateway.grammars import Grammar
-from gateway.parameter_kinds import Biases, Boolean, Document, Integer, Kind, Language, Number, Text, Texts, TokenIds
+from gateway.parameter_kinds import (
+    Biases,
+    Boolean,
+    Choice,
+    Functions,
+    Integer,
+    Kind,
+    Language,
+    Number,
+    Text,
+    Texts,
+    TokenIds,
+)
+from gateway.tools.functions import AUTO, TOOL_CHOICE, TOOLS, Freedom, Function, ToolChoice
 
 # Errors travel in HTTP/2 trailers, of which clients accept 8 KiB: more problems than this are cut off.
 MAX_PROBLEMS = 8
@@ -80,7 +93,9 @@ TABLE: tuple[Parameter, ...] = (
     Parameter("beam_width", Integer(1, 128), None, "beam search of this width"),
     Parameter("length_penalty", Number(), 1.0, "exponent of the length in a beam's score"),
     Parameter("response_format", Language(max_bytes=512 * 1024), None, "what the output must match"),
-    Parameter("tools", Document(), None, "functions the model may call", Call.CHAT, served=()),
+    Parameter("tools", Functions(), (), "functions the model may call", Call.CHAT),
+    Parameter("tool_choice", Choice(), AUTO, "whether it calls any", Call.CHAT),
+    Parameter("parallel_tool_calls", Boolean(), True, "allows several calls in one answer", Call.CHAT),
     Parameter("adapter", Text(max_bytes=256), "", "fine-tuned weights", served=("",)),
 )
 
@@ -123,6 +138,9 @@ class Parameters:
     beam_width: int | None = None
     length_penalty: float = 1.0
     response_format: Grammar | None = field(default=None, repr=False)
+    tools: tuple[Function, ...] = field(default=(), repr=False)
+    tool_choice: ToolChoice = AUTO
+    parallel_tool_calls: bool = True
 
 
 _USED = frozenset(Parameters.__dataclass_fields__)
@@ -148,7 +166,8 @@ def validate(call: Call, values: Mapping[str, Any], vocab_size: int) -> Paramete
             problems[less] = f"{smaller} found, allowed is at most {more}, which is {greater}"
     if {"best_of", "beam_width"} <= values.keys() and not problems.keys() & {"best_of", "beam_width"}:
         problems["best_of"] = "not beside beam_width: a beam search keeps the n best of its width"
-    if "response_format" in values:
+    if not problems:
+        problems.update(_tool_problems(values))
         problems.update(_beside_a_grammar(values))
     if problems:
         raise InvalidRequest(dict(itertools.islice(problems.items(), MAX_PROBLEMS)))
@@ -156,9 +175,21 @@ def validate(call: Call, values: Mapping[str, Any], vocab_size: int) -> Paramete
     return Parameters(**chosen)
 
 
+def _tool_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A choice that the functions do not allow."""
+    choice = values.get(TOOL_CHOICE, AUTO)
+    names = [function.name for function in values.get(TOOLS, ())]
+    if choice.freedom is Freedom.CALLS and not names:
+        yield TOOL_CHOICE, f"a call found to be required, and no {TOOLS}"
+    elif choice.function is not None and choice.function not in names:
+        yield TOOL_CHOICE, f"a function found that is none of the {TOOLS}"
+
+
 def _beside_a_grammar(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What a text that must match a grammar cannot have."""
-    if values.get("ignore_eos") is True:
+    if "response_format" not in values and values.get(TOOL_CHOICE, AUTO).freedom is not Freedom.CALLS:
+        return
+    if values.get("ignore_eos"):
         yield "ignore_eos", "true found, a text that matches a constraint ends where it is complete"
     if values.get("beam_width") is not None:
         yield "beam_width", "not beside a constraint of the output"

@@ -1,9 +1,9 @@
 """Worker messages become pieces of text. Pure: no network, and time comes in as an argument.
 
-    worker tokens -> detokenizer -> stop strings -> pieces
+    worker tokens -> detokenizer -> stop strings -> calls of tools, where there are tools -> pieces
 
 The texts of a sample's pieces, concatenated, are its whole text: the decoded tokens, up to a stop string, without the
-token that stopped it.
+token that stopped it and without calls.
 """
 
 import enum
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from gateway.logprobs import LogprobReader, TokenLogprobs
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stops import StopScanner
+from gateway.tools.reader import CallPiece, CallReader
 from octavo.worker.v1 import sampling_pb2, worker_pb2
 
 
@@ -23,6 +24,7 @@ class FinishReason(enum.Enum):
     STOP = enum.auto()
     LENGTH = enum.auto()
     ABORTED = enum.auto()
+    TOOL_CALLS = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Piece:
     Attributes:
         logprobs: one entry per new token, when asked for.
         prompt_logprobs: one entry per token of the prompt after its first, when asked for; in the first piece.
+        calls: news of the calls that the sample makes. Their text is no part of ``text``.
     """
 
     index: int
@@ -76,6 +79,7 @@ class Piece:
     finish: Finish | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    calls: tuple[CallPiece, ...] = ()
 
 
 _REASONS = {
@@ -94,6 +98,7 @@ class SampleStream:
         detokenizer: at the start of the answer.
         scanner: of the request's stop strings.
         reader: of log-probabilities.
+        calls: reads calls of tools; None where the text has none.
 
     Attributes:
         tokens: all that came, up to the finish.
@@ -107,6 +112,7 @@ class SampleStream:
         detokenizer: Detokenizer,
         scanner: StopScanner,
         reader: LogprobReader,
+        calls: CallReader | None = None,
     ) -> None:
         self.index = index
         self.tokens = array("I")
@@ -115,6 +121,7 @@ class SampleStream:
         self._detokenizer = detokenizer
         self._scanner = scanner
         self._reader = reader
+        self._calls = calls
         self._cached_tokens = 0
         self._first_token_seconds = 0.0
         self._migrations = 0
@@ -154,9 +161,12 @@ class SampleStream:
             if position == last and token == stop_token:
                 break
             scanned = self._scanner.push(self._detokenizer.push((token,)))
-            texts.append(scanned.text)
+            texts.append(self._read(scanned.text))
             if scanned.stop is not None:
-                self.finish = Finish(FinishReason.STOP, scanned.stop, self._usage(None, seconds))
+                texts.append(self._finish(FinishReason.STOP, scanned.stop, self._usage(None, seconds)))
+            elif self._calls is not None and self._calls.over:
+                self._finish(FinishReason.STOP, "", self._usage(None, seconds))
+            if self.finish is not None:
                 return self._piece(texts, message, ids[: position + 1])
         if ended:
             texts.append(self._end(message.finished, seconds))
@@ -175,7 +185,8 @@ class SampleStream:
         # Once per token: what most messages lack is not even looked into.
         logprobs = self._reader.read(message.logprobs[: len(ids)], stop_token) if message.logprobs else ()
         prompt = self._reader.read(message.started.prompt_logprobs) if message.HasField("started") else ()
-        return Piece(self.index, "".join(texts), tuple(ids), self.finish, logprobs, prompt)
+        calls = () if self._calls is None else self._calls.take()
+        return Piece(self.index, "".join(texts), tuple(ids), self.finish, logprobs, prompt, calls)
 
     def _end(self, finished: worker_pb2.Finished, seconds: float) -> str:
         """Set the finish that the worker tells; returns the text held back until now."""
@@ -184,11 +195,22 @@ class SampleStream:
         usage = self._usage(finished.stats, seconds)
         scanned = self._scanner.push(self._detokenizer.finish())
         if scanned.stop is not None:
-            self.finish = Finish(FinishReason.STOP, scanned.stop, usage)
-            return scanned.text
+            return self._read(scanned.text) + self._finish(FinishReason.STOP, scanned.stop, usage)
         stop_reason = str(finished.stop_token_id) if finished.HasField("stop_token_id") else ""
-        self.finish = Finish(_REASONS[finished.reason], stop_reason, usage)
-        return scanned.text + self._scanner.finish()
+        text = self._read(scanned.text + self._scanner.finish())
+        return text + self._finish(_REASONS[finished.reason], stop_reason, usage)
+
+    def _read(self, text: str) -> str:
+        """What of a text is no call."""
+        return text if self._calls is None else self._calls.push(text)
+
+    def _finish(self, reason: FinishReason, stop_reason: str, usage: Usage) -> str:
+        """Set the finish; returns the text that might have become a call."""
+        text = "" if self._calls is None else self._calls.finish()
+        if self._calls is not None and self._calls.called and reason is FinishReason.STOP:
+            reason = FinishReason.TOOL_CALLS
+        self.finish = Finish(reason, stop_reason, usage)
+        return text
 
     def _usage(self, stats: worker_pb2.RequestStats | None, seconds: float) -> Usage:
         usage = Usage(

@@ -63,6 +63,11 @@ class ChatTemplate:
         """Whether the model has a chat template."""
         return bool(self._sources)
 
+    @property
+    def tool_source(self) -> str:
+        """The template that renders conversations with tools; empty without one."""
+        return self._sources.get("tool_use", self._sources.get("default", ""))
+
     def render(
         self,
         messages: Sequence[Message],

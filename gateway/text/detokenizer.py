@@ -29,13 +29,19 @@ class Detokenizer:
 
     With a `context`, the ids that precede the stream (the prompt), the text is what the stream adds to it: a first
     token that begins a word keeps its space, and a character that the context left unfinished is shown whole. Without
-    one the text is that of `Tokenizer.decode` on the streamed ids.
+    one the text is that of `Tokenizer.decode` on the streamed ids. Special tokens that are `shown` are never skipped.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, context: Sequence[int] = ()):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
+        context: Sequence[int] = (),
+    ):
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._skip_special_tokens = skip_special_tokens
+        self._skipped = tokenizer.special_ids - shown if skip_special_tokens else frozenset()
         self._late: list[int] = []
         if not tokenizer.plan.streamable:
             self._machine = None
@@ -63,7 +69,7 @@ class Detokenizer:
         """Say that no id follows; returns the rest, with U+FFFD for a character that was never finished."""
         if self._machine is None:
             late, self._late = self._late, []
-            return self._tokenizer.decode(late, skip_special_tokens=self._skip_special_tokens)
+            return self._tokenizer.decode([id_ for id_ in late if id_ not in self._skipped])
         return self._machine.finish()
 
     def _visible(self, id_: int) -> str | None:

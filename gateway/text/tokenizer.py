@@ -61,7 +61,7 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self.vocab_size = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        self.bos_token_id = self._id_of(self.special_tokens.get("bos_token"))
+        self.bos_token_id = self.id_of(self.special_tokens.get("bos_token"))
         self.eos_token_ids = self._eos_ids(files)
         self.chat_template = _chat_template(files, config)
 
@@ -160,7 +160,8 @@ class Tokenizer:
                 token.special = token.special or token.content in special
                 self._backend.add_tokens([token])
 
-    def _id_of(self, token: str | None) -> int | None:
+    def id_of(self, token: str | None) -> int | None:
+        """The id of a token by its name in the vocabulary; None for one that is not there."""
         id_: int | None = None if token is None else self._backend.token_to_id(token)
         return id_
 
@@ -175,7 +176,7 @@ class Tokenizer:
                     continue
                 case other:
                     raise TokenizerError(f"{name}: eos_token_id is {other!r}, not an id or a list of ids")
-        own = self._id_of(self.special_tokens.get("eos_token"))
+        own = self.id_of(self.special_tokens.get("eos_token"))
         return () if own is None else (own,)
 
 

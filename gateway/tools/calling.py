@@ -1,0 +1,95 @@
+"""What a request with tools needs: a parser per answer, and the grammar that makes the model call where it must."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.errors import InvalidRequest
+from gateway.grammars import FORMAT, Grammar
+from gateway.models import ServedModel
+from gateway.parameters import Parameters
+from gateway.text.tokenizer import Tokenizer
+from gateway.tools.families import Family, ParserName, family_of
+from gateway.tools.functions import TOOL_CHOICE, TOOLS, Freedom, Function
+from gateway.tools.reader import CallReader
+from gateway.tools.structure import Spelling, arguments_rules, json_rule
+
+# A small model that may always add another call never ends.
+MAX_CALLS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """How one request's answers are read.
+
+    Attributes:
+        family: the syntax.
+        names: of the functions that may be called.
+        most: calls in an answer; None for any number.
+        grammar: what an answer must match; None where it is free.
+        shown: special tokens that the parser has to see.
+    """
+
+    family: Family
+    names: frozenset[str]
+    most: int | None
+    grammar: Grammar | None
+    shown: frozenset[int]
+
+    def reader(self) -> CallReader:
+        """For one answer."""
+        return CallReader(self.family.parser(self.names), self.family.call_id, self.most)
+
+
+def calling_of(model: ServedModel, parameters: Parameters, setting: ParserName) -> Calling | None:
+    """How answers to a request are read; None where they are text.
+
+    Raises:
+        InvalidRequest: the model's calls are in no syntax known here, or cannot be made to match.
+    """
+    choice = parameters.tool_choice
+    if not parameters.tools or choice.freedom is Freedom.TEXT:
+        return None
+    family = family_of(setting, model.template.tool_source)
+    if family is None:
+        raise InvalidRequest({TOOLS: "this model's chat template shows no syntax of calls that is read here"})
+    functions = [one for one in parameters.tools if choice.function in (None, one.name)]
+    special = _special_ids(model.tokenizer, family.marks)
+    most = None if parameters.parallel_tool_calls else 1
+    return Calling(
+        family,
+        frozenset(function.name for function in functions),
+        most,
+        _grammar(family, functions, parameters, Spelling(special)),
+        frozenset(special.values()),
+    )
+
+
+def _special_ids(tokenizer: Tokenizer, marks: Sequence[str]) -> dict[str, int]:
+    ids = {mark: tokenizer.id_of(mark) for mark in marks}
+    return {mark: id_ for mark, id_ in ids.items() if id_ is not None and id_ in tokenizer.special_ids}
+
+
+def _grammar(
+    family: Family, functions: Sequence[Function], parameters: Parameters, spelling: Spelling
+) -> Grammar | None:
+    answer = parameters.response_format
+    must_call = parameters.tool_choice.freedom is Freedom.CALLS
+    if not must_call and answer is None:
+        return None
+    most = MAX_CALLS if parameters.parallel_tool_calls and parameters.tool_choice.function is None else 1
+    rules = [family.rules(functions, most, spelling), *arguments_rules(functions)]
+    if must_call or answer is None:
+        return Grammar("lark", "\n".join(["start: calls", *rules]), TOOLS)
+    return Grammar("lark", "\n".join(["start: calls | answer", _answer(answer), *rules]), answer.parameter)
+
+
+def _answer(grammar: Grammar) -> str:
+    """The rule of an answer without calls, where the model is free to give one."""
+    match grammar.notation:
+        case "json_schema":
+            return json_rule("answer", grammar.source)
+        case "json_object":
+            return json_rule("answer", {"type": "object"})
+        case _:
+            problem = "no JSON found beside tools that the model is free to call, allowed is JSON"
+            raise InvalidRequest({FORMAT: f"{problem}, or {TOOL_CHOICE} none or required"})

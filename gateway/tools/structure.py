@@ -1,0 +1,76 @@
+"""Pieces of the Lark grammars that make a model call: JSON as the worker's compiler writes it, in a family's syntax."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.grammars import quoted
+from gateway.schemas import closed
+from gateway.tools.functions import Function
+
+NEW_LINE = "\n"
+
+# As models write it, on one line: where any white space may stand, a small model writes it for ever.
+JSON_STYLE: Mapping[str, Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+# Beside these a type would say nothing new, and compilers take fewer words beside them.
+_WHOLE = ("$ref", "anyOf", "oneOf", "allOf")
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How a model's vocabulary spells a family's marks.
+
+    Attributes:
+        special_ids: of marks that are special tokens, which no text spells.
+    """
+
+    special_ids: Mapping[str, int]
+
+    def mark(self, mark: str) -> str:
+        """A mark of the family's syntax."""
+        id_ = self.special_ids.get(mark)
+        return quoted(mark) if id_ is None else f"<[{id_}]>"
+
+    @staticmethod
+    def text(text: str) -> str:
+        """A text."""
+        return quoted(text)
+
+
+def json_rule(name: str, schema: Mapping[str, Any] | str) -> str:
+    """A rule for JSON of a schema, which is a document or its text."""
+    document = json.loads(schema) if isinstance(schema, str) else schema
+    return f"{name}: %json {json.dumps({'x-guidance': JSON_STYLE, **document})}"
+
+
+def arguments(place: int) -> str:
+    """The name of the rule for the arguments of the function at ``place``."""
+    return f"arguments_{place}"
+
+
+def arguments_rules(functions: Sequence[Function]) -> list[str]:
+    """Those rules."""
+    return [json_rule(arguments(place), arguments_schema(function)) for place, function in enumerate(functions)]
+
+
+def arguments_schema(function: Function) -> Mapping[str, Any]:
+    """The schema of a function's arguments, which are an object whatever it says: a function takes what it lists."""
+    given = function.parameters
+    if given is None:
+        return NO_ARGUMENTS
+    return closed(given if any(word in given for word in _WHOLE) else {"type": "object", **given})
+
+
+def head(function: Function, key: str = "arguments") -> str:
+    """A call as an object, up to the value of its arguments."""
+    return f'{{"name": {json.dumps(function.name)}, "{key}": '
+
+
+def joined(calls: Sequence[str], separator: str, most: int, *, opening: str = "", closing: str = "") -> str:
+    """The rules of ``calls``: 1 to ``most`` of any of the given ones."""
+    more = f" ({separator} call){{0,{most - 1}}}" if most > 1 else ""
+    return f"calls: {opening} call{more} {closing}\ncall: " + "\n    | ".join(calls)
