@@ -15,6 +15,9 @@ from gateway.logprobs import TokenLogprob, TokenLogprobs
 from gateway.parameters import BY_NAME
 from gateway.prompts import PROMPT
 from gateway.streams import FinishReason, Piece, Usage
+from gateway.tool_messages import choice_of, functions_of
+from gateway.tools.functions import TOOLS
+from gateway.tools.reader import WholeCall
 from octavo.gateway.v1 import gateway_pb2
 from service.errors import ServiceError
 
@@ -33,12 +36,16 @@ def given_parameters(request: gateway_pb2.GenerateRequest | gateway_pb2.ChatRequ
     """What the caller gave, by parameter name: the options, and the request's own fields that are parameters."""
     own = [(field, value) for field, value in request.ListFields() if field.name in BY_NAME]
     plain = {field.name: _plain(value) for field, value in [*request.options.ListFields(), *own]}
+    if isinstance(request, gateway_pb2.ChatRequest) and request.tools:
+        plain[TOOLS] = functions_of(request.tools)
     return {name: value for name, value in plain.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, gateway_pb2.ResponseFormat):
         return _grammar(value)
+    if isinstance(value, gateway_pb2.ToolChoice):
+        return choice_of(value)
     if isinstance(value, str | int | float | Message):
         return value
     return dict(value) if isinstance(value, Mapping) else tuple(value)
@@ -134,8 +141,17 @@ def generate_response(header: gateway_pb2.ResponseHeader, piece: Piece) -> gatew
     return response
 
 
-def chat_response(header: gateway_pb2.ResponseHeader, piece: Piece, *, role: str) -> gateway_pb2.ChatResponse:
-    """A piece for Chat; ``role`` is empty but in an answer's first message."""
+def chat_response(
+    header: gateway_pb2.ResponseHeader, piece: Piece, *, role: str, calls: Iterable[WholeCall]
+) -> gateway_pb2.ChatResponse:
+    """A piece for Chat.
+
+    Args:
+        header: of the request.
+        piece: of one answer.
+        role: empty but in an answer's first message.
+        calls: those that are complete with this piece.
+    """
     response = gateway_pb2.ChatResponse(index=piece.index, role=role, content=piece.text, token_ids=piece.token_ids)
     response.header.CopyFrom(header)
     if piece.logprobs:
@@ -144,6 +160,8 @@ def chat_response(header: gateway_pb2.ResponseHeader, piece: Piece, *, role: str
         response.finish_reason = _FINISH_REASONS[piece.finish.reason]
         response.stop_reason = piece.finish.stop_reason
         response.usage.CopyFrom(_usage(piece.finish.usage))
+    for call in calls:
+        response.tool_calls.add(id=call.id, name=call.name, arguments_json=call.arguments)
     return response
 
 
@@ -151,6 +169,7 @@ _FINISH_REASONS = {
     FinishReason.STOP: gateway_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: gateway_pb2.FINISH_REASON_LENGTH,
     FinishReason.ABORTED: gateway_pb2.FINISH_REASON_ABORTED,
+    FinishReason.TOOL_CALLS: gateway_pb2.FINISH_REASON_TOOL_CALLS,
 }
 
 

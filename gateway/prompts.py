@@ -11,6 +11,7 @@ from gateway.errors import ContextExceeded, InvalidRequest
 from gateway.models import ServedModel
 from gateway.parameters import Parameters
 from gateway.text.chat_template import ChatTemplateError
+from gateway.tools.functions import Function
 from service.channels import MAX_MESSAGE_BYTES
 
 PROMPT = "prompt"
@@ -134,7 +135,12 @@ def check_vocabulary(model: ServedModel, token_ids: Sequence[int], name: str) ->
 
 
 async def from_messages(
-    model: ServedModel, messages: Iterable[Message], max_bytes: int, *, continue_final_message: bool
+    model: ServedModel,
+    messages: Iterable[Message],
+    max_bytes: int,
+    *,
+    continue_final_message: bool,
+    tools: Sequence[Function] = (),
 ) -> Prompt:
     """Render a conversation by the model's chat template and tokenize the result, in a thread.
 
@@ -143,15 +149,20 @@ async def from_messages(
         messages: plain JSON values, as chat templates read them; read in the thread.
         max_bytes: bound of the rendered text.
         continue_final_message: leave the last message open instead of opening an answer.
+        tools: functions the model is told of.
 
     Raises:
         InvalidRequest: there is no message, a role is unknown, the template refuses, or the text is too long.
     """
-    return await asyncio.to_thread(_from_messages, model, messages, max_bytes, continue_final_message)
+    return await asyncio.to_thread(_from_messages, model, messages, max_bytes, continue_final_message, tools)
 
 
 def _from_messages(
-    model: ServedModel, messages: Iterable[Message], max_bytes: int, continue_final_message: bool
+    model: ServedModel,
+    messages: Iterable[Message],
+    max_bytes: int,
+    continue_final_message: bool,
+    tools: Sequence[Function],
 ) -> Prompt:
     conversation = list(messages)
     if not conversation:
@@ -162,6 +173,7 @@ def _from_messages(
     try:
         text = model.template.render(
             conversation,
+            tools=[tool.described() for tool in tools] or None,
             add_generation_prompt=not continue_final_message,
             continue_final_message=continue_final_message,
         )

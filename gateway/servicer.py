@@ -20,6 +20,10 @@ from gateway.routing import Router
 from gateway.settings import GatewaySettings
 from gateway.tenancy.gate import Caller, Gate
 from gateway.tenancy.grpc_door import current_tenant
+from gateway.tool_messages import functions_of
+from gateway.tools.calling import calling_of
+from gateway.tools.functions import TOOLS, Function
+from gateway.tools.reader import CallCollector
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"].full_name
@@ -36,6 +40,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self._router = router
         self._max_prompt_bytes = settings.max_prompt_bytes
         self._default_max_tokens = settings.default_max_tokens
+        self._tool_parser = settings.tool_parser
         self._metrics = metrics
         self._migrations = migrations
         self._gate = gate
@@ -73,14 +78,15 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         ):
             model = self._router.model(request.model)
             parameters = validate(Call.CHAT, given_parameters(request), model.vocab_size)
-            prompt = await self._conversation(model, request)
+            prompt = await self._conversation(model, request, parameters.tools)
             header = _header(model, parameters.request_id)
             task = self._generation(header, model, prompt, parameters, arrived, context, caller)
-            begun: set[int] = set()
+            calls: dict[int, CallCollector] = {}
             async with runs.running(task, caller, self._migrations, self._metrics.grpc) as pieces:
                 async for piece in pieces:
-                    yield chat_response(header, piece, role="" if piece.index in begun else "assistant")
-                    begun.add(piece.index)
+                    role = "" if piece.index in calls else "assistant"
+                    complete = calls.setdefault(piece.index, CallCollector()).add(piece.calls)
+                    yield chat_response(header, piece, role=role, calls=complete)
 
     async def Tokenize(self, request: gateway_pb2.TokenizeRequest, context: Context) -> gateway_pb2.TokenizeResponse:
         with self._metrics.call("Tokenize"), named(context), spelled_for(request), self._gate.call(current_tenant()):
@@ -91,9 +97,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                     prompt = await prompts.from_text(model, request.text, self._max_prompt_bytes)
                     return gateway_pb2.TokenizeResponse(header=header, token_ids=prompt.token_ids)
                 case "chat":
-                    tools = {"tools": tuple(request.chat.tools)} if request.chat.tools else {}
-                    validate(Call.CHAT, tools, model.vocab_size)
-                    prompt = await self._conversation(model, request.chat)
+                    tools = functions_of(request.chat.tools)
+                    validate(Call.CHAT, {TOOLS: tools}, model.vocab_size)
+                    prompt = await self._conversation(model, request.chat, tools)
                     return gateway_pb2.TokenizeResponse(
                         header=header, token_ids=prompt.token_ids, rendered=prompt.text or ""
                     )
@@ -133,13 +139,20 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             raise InvalidRequest({PROMPT: "empty, at least one character or token id is needed"})
         return await prompts.from_text(model, request.prompt, self._max_prompt_bytes)
 
-    async def _conversation(self, model: ServedModel, chat: gateway_pb2.ChatRequest | gateway_pb2.ChatInput) -> Prompt:
-        prompts.check_size(sum(message.ByteSize() for message in chat.messages), self._max_prompt_bytes)
+    async def _conversation(
+        self,
+        model: ServedModel,
+        chat: gateway_pb2.ChatRequest | gateway_pb2.ChatInput,
+        tools: tuple[Function, ...],
+    ) -> Prompt:
+        size = sum(message.ByteSize() for message in (*chat.messages, *chat.tools))
+        prompts.check_size(size, self._max_prompt_bytes)
         return await prompts.from_messages(
             model,
             template_messages(chat.messages),
             self._max_prompt_bytes,
             continue_final_message=chat.continue_final_message,
+            tools=tools,
         )
 
     def _generation(
@@ -162,6 +175,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             max_tokens=max_tokens,
             arrived=arrived,
             remaining=context.time_remaining,
+            calling=calling_of(model, parameters, self._tool_parser),
             tenant=caller.tenant,
         )
         runs.admit(caller, [task])

@@ -12,6 +12,7 @@ from pydantic_settings import NoDecode
 
 from gateway.prefix_lookup import ANSWER_SECONDS
 from gateway.routing_cost import PREFIX_WEIGHT
+from gateway.tools.families import ParserName
 from service import model_settings
 from service.channels import TlsFiles
 from service.model_settings import Address, OptionalAddress, OptionalPath, OptionalValue, PositiveInt, Token
@@ -37,6 +38,9 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
     tokenizer: Annotated[OptionalPath, Field(description="folder with tokenizer.json; unset: asked of the workers")] = (
         None
     )
+    tool_parser: Annotated[
+        ParserName, Field(description="syntax of the models' tool calls; auto: by the words of their chat templates")
+    ] = "auto"
     default_max_tokens: Annotated[
         int, Field(ge=1, description="tokens generated when a request does not say, cut at the context's end")
     ] = 512

@@ -13,8 +13,9 @@ import grpc
 
 from gateway.errors import InvalidRequest
 from gateway.grammars import FORMAT
-from gateway.http import formats
+from gateway.http import formats, tool_fields
 from gateway.parameters import TABLE, Call
+from gateway.tools.functions import TOOL_CHOICE, TOOLS
 from service.errors import ServiceError
 
 NO_PARAMETER = "UNKNOWN_PARAMETER"
@@ -23,7 +24,6 @@ NO_PARAMETER = "UNKNOWN_PARAMETER"
 IGNORED = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_retention",
@@ -43,8 +43,6 @@ NOT_ASKED: Mapping[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "reasoning_effort": (),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -54,7 +52,15 @@ _COMMON = frozenset({"model", "stream", "stream_options"}) | formats.FIELDS
 _OWN: Mapping[Call, frozenset[str]] = {
     Call.GENERATE: frozenset({"prompt"}),
     Call.CHAT: frozenset(
-        {"messages", "max_completion_tokens", "top_logprobs", "continue_final_message", "add_generation_prompt"}
+        {
+            "messages",
+            "max_completion_tokens",
+            "top_logprobs",
+            "continue_final_message",
+            "add_generation_prompt",
+            TOOLS,
+            TOOL_CHOICE,
+        }
     ),
 }
 # One comes as a header, the other is what echo means for logprobs.
@@ -116,6 +122,7 @@ def read(call: Call, document: Mapping[str, Any]) -> Given:
     if call is Call.CHAT:
         for name, (source, value) in _chat_parameters(fields, parameters):
             parameters[name], names[name] = value, source
+        parameters |= tool_fields.parameters_of(fields)
         if fields.get("logprobs") is False:
             parameters.pop("logprobs", None)
     elif parameters.get("echo") is True and "logprobs" in parameters:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from gateway.errors import InvalidRequest
 from gateway.grammars import FORMAT, Grammar, one_of
+from gateway.schemas import closed
 
 STRUCTURED = "structured_outputs"
 
@@ -48,7 +49,10 @@ def _response_format(at: str, value: Any) -> Grammar | None:
             strict = wrapped.get("strict")
             if not isinstance(strict, bool | None):
                 raise _wrong(f"{at}.json_schema.strict", strict, "true or false")
-            return _json_schema(f"{at}.json_schema.schema", wrapped.get("schema"))
+            schema = wrapped.get("schema")
+            if strict and isinstance(schema, dict):
+                schema = closed(schema)
+            return _json_schema(f"{at}.json_schema.schema", schema)
         case other:
             found = "missing" if other is None else "an unknown type found"
             raise InvalidRequest({f"{at}.type": f"{found}, allowed is text, json_object or json_schema"})

@@ -33,6 +33,7 @@ from gateway.models import ServedModel
 from gateway.parameters import Call, Parameters, validate
 from gateway.prompts import PROMPT, Prompt
 from gateway.tenancy.gate import Caller
+from gateway.tools.calling import calling_of
 from service.errors import ServiceError
 
 logger = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class _Answer:
         with spelled({**names, **given.names}):
             model = self._surface.router.model(given.model)
             parameters = validate(self._shape.call, given.parameters, model.vocab_size)
-            tasks = self._tasks(model, await self._prompts(model, given), parameters)
+            tasks = self._tasks(model, await self._prompts(model, given, parameters), parameters)
             runs.admit(self._caller, tasks)
             return await self._run(events, given, tasks)
 
@@ -138,7 +139,7 @@ class _Answer:
             whole = whole_of(self._shape, head, [part async for part in parts])
         return Response(to_json(whole), media_type="application/json")
 
-    async def _prompts(self, model: ServedModel, given: Given) -> Sequence[Prompt]:
+    async def _prompts(self, model: ServedModel, given: Given, parameters: Parameters) -> Sequence[Prompt]:
         max_bytes = self._surface.settings.max_prompt_bytes
         if self._shape.call is not Call.CHAT:
             return await prompts_of(model, self._document, max_bytes)
@@ -148,6 +149,7 @@ class _Answer:
                 messages_of(self._document),
                 max_bytes,
                 continue_final_message=given.continue_final_message,
+                tools=parameters.tools,
             )
         ]
 
@@ -156,6 +158,7 @@ class _Answer:
         if answers > MAX_ANSWERS:
             raise InvalidRequest({PROMPT: f"{answers} answers found, allowed are at most {MAX_ANSWERS} to all prompts"})
         default = self._caller.default_max_tokens(self._surface.settings.default_max_tokens)
+        calling = calling_of(model, parameters, self._surface.settings.tool_parser)
         return [
             Generation(
                 request_id=self._request_id if len(found) == 1 else f"{self._request_id}-{number}",
@@ -165,6 +168,7 @@ class _Answer:
                 max_tokens=prompts.token_budget(model, len(prompt.token_ids), parameters, default),
                 arrived=self._arrived,
                 remaining=_no_deadline,
+                calling=calling,
                 tenant=self._caller.tenant,
             )
             for number, prompt in enumerate(found)

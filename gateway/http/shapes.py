@@ -4,12 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from gateway.http.call_shapes import call_deltas, whole_call
 from gateway.http.logprob_shapes import characters, chat_logprobs, completion_logprobs
 from gateway.logprobs import TokenLogprobs
 from gateway.parameters import Call
 from gateway.streams import Finish, FinishReason, Piece
+from gateway.tools.reader import CallCollector, CallPiece, WholeCall
 
-FINISH_REASONS: Mapping[FinishReason, str] = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+FINISH_REASONS: Mapping[FinishReason, str] = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.TOOL_CALLS: "tool_calls",
+}
 
 
 class Head(NamedTuple):
@@ -34,12 +40,12 @@ class Shape(Protocol):
     chunk: str
     """Name of the object that holds a piece of it."""
 
-    def said(self, text: str) -> dict[str, Any]:
-        """A choice's whole text."""
+    def said(self, text: str, calls: Sequence[WholeCall]) -> dict[str, Any]:
+        """A choice's whole text and calls."""
         ...
 
-    def added(self, text: str, *, first: bool) -> dict[str, Any]:
-        """Text that a choice gains; ``first`` for its first chunk."""
+    def added(self, piece: Piece, *, first: bool) -> dict[str, Any]:
+        """What a choice gains; ``first`` for its first chunk."""
         ...
 
     def logprobs(self, entries: Sequence[TokenLogprobs], offset: int) -> dict[str, Any]:
@@ -56,11 +62,20 @@ class ChatShape:
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
 
-    def said(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+    def said(self, text: str, calls: Sequence[WholeCall]) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": [whole_call(call) for call in calls]}
+        return {"message": message}
 
-    def added(self, text: str, *, first: bool) -> dict[str, Any]:
-        return {"delta": {"role": "assistant", "content": text} if first else {"content": text} if text else {}}
+    def added(self, piece: Piece, *, first: bool) -> dict[str, Any]:
+        text, calls = piece.text, call_deltas(piece.calls)
+        delta: dict[str, Any] = {"role": "assistant", "content": text} if first else {"content": text} if text else {}
+        if calls:
+            delta["tool_calls"] = calls
+            if first:
+                delta["content"] = text or None
+        return {"delta": delta}
 
     def logprobs(self, entries: Sequence[TokenLogprobs], offset: int) -> dict[str, Any]:
         return chat_logprobs(entries)
@@ -75,11 +90,11 @@ class CompletionShape:
     whole = "text_completion"
     chunk = "text_completion"
 
-    def said(self, text: str) -> dict[str, Any]:
+    def said(self, text: str, calls: Sequence[WholeCall]) -> dict[str, Any]:
         return {"text": text}
 
-    def added(self, text: str, *, first: bool) -> dict[str, Any]:
-        return {"text": text}
+    def added(self, piece: Piece, *, first: bool) -> dict[str, Any]:
+        return {"text": piece.text}
 
     def logprobs(self, entries: Sequence[TokenLogprobs], offset: int) -> dict[str, Any]:
         return completion_logprobs(entries, offset)
@@ -131,14 +146,15 @@ class Chunks:
     def of(self, part: Part) -> dict[str, Any] | None:
         """The chunk of a part; None when it holds nothing to say yet."""
         piece = part.piece
-        if not piece.text and not piece.logprobs and piece.finish is None:
+        calls = any(call.complete is None for call in piece.calls)
+        if not piece.text and not calls and not piece.logprobs and piece.finish is None:
             return None
         first = part.choice not in self._offsets
         offset = self._offsets.get(part.choice, 0)
         self._offsets[part.choice] = offset + characters(piece.logprobs)
         choice = {
             "index": part.choice,
-            **self._shape.added(piece.text, first=first),
+            **self._shape.added(piece, first=first),
             "logprobs": self._shape.logprobs(piece.logprobs, offset) if piece.logprobs else None,
             "finish_reason": None,
         }
@@ -155,11 +171,13 @@ class Chunks:
 def whole_of(shape: Shape, head: Head, parts: Iterable[Part]) -> dict[str, Any]:
     """The whole answer, from all parts of all its choices in any order between choices."""
     texts: dict[int, list[str]] = {}
+    calls: dict[int, list[CallPiece]] = {}
     logprobs: dict[int, list[TokenLogprobs]] = {}
     ends: dict[int, Finish] = {}
     totals = Totals()
     for part in parts:
         texts.setdefault(part.choice, []).append(part.piece.text)
+        calls.setdefault(part.choice, []).extend(part.piece.calls)
         logprobs.setdefault(part.choice, []).extend(part.piece.logprobs)
         if part.piece.finish is not None:
             ends[part.choice] = part.piece.finish
@@ -167,7 +185,7 @@ def whole_of(shape: Shape, head: Head, parts: Iterable[Part]) -> dict[str, Any]:
     choices = [
         {
             "index": choice,
-            **shape.said("".join(texts[choice])),
+            **shape.said("".join(texts[choice]), CallCollector().add(calls[choice])),
             "logprobs": shape.logprobs(logprobs[choice], 0) if logprobs[choice] else None,
             **_ended(ends[choice]),
         }

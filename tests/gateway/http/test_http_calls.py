@@ -132,7 +132,7 @@ def test_stop_strings_end_the_text_and_the_worker(http: Any, toy: Any) -> None:
         (CHAT, {"messages": user("refuse me")}, 400, "messages", "invalid_value"),
         (CHAT, {"messages": user(None)}, 400, "messages[0].content", "invalid_value"),
         (CHAT, {"messages": [{"role": "boss", "content": "x"}]}, 400, "messages[0].role", "invalid_value"),
-        (CHAT, {"messages": user("x"), "tools": [{}]}, 400, "tools", "invalid_value"),
+        (CHAT, {"messages": user("x"), "tools": [{}]}, 400, "tools[0].function", "invalid_value"),
         (CHAT, {"messages": user("x"), "max_completion_tokens": 0}, 400, "max_completion_tokens", "invalid_value"),
         (CHAT, {"messages": user("x"), "max_token": 1}, 400, "max_token", "unknown_parameter"),
     ],

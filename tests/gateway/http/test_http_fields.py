@@ -12,6 +12,7 @@ from gateway.http import fields, formats
 from gateway.http.conversation import messages_of
 from gateway.http.errors import SPELLINGS
 from gateway.parameters import TABLE, Call, validate
+from gateway.tools.functions import TOOL_CHOICE, TOOLS
 from service.errors import ServiceError
 
 pytestmark = pytest.mark.unit
@@ -35,7 +36,8 @@ def parameters(call: Call, **document: Any) -> dict[str, Any]:
 def test_every_parameter_of_the_table_is_a_field() -> None:
     for call in (Call.GENERATE, Call.CHAT):
         for row in TABLE:
-            elsewhere = {"request_id", "prompt_logprobs", "logprobs"} | fields.NOT_ASKED.keys() | formats.FIELDS
+            elsewhere = {"request_id", "prompt_logprobs", "logprobs", TOOLS, TOOL_CHOICE}
+            elsewhere |= fields.NOT_ASKED.keys() | formats.FIELDS
             if row.calls & call and row.name not in elsewhere:
                 fields.read(call, {row.name: "a value of any kind"})
 
@@ -57,7 +59,7 @@ def test_every_parameter_of_the_table_is_a_field() -> None:
         (Call.CHAT, {"logprobs": False}, {}),
         (Call.CHAT, {"logprobs": False, "top_logprobs": 0}, {}),
         (Call.CHAT, {"user": "me", "store": True, "metadata": {"a": "b"}, "service_tier": "auto"}, {}),
-        (Call.CHAT, {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}}, {}),
+        (Call.CHAT, {"tools": [], "response_format": {"type": "text"}}, {}),
         (Call.GENERATE, {"suffix": "", "best_of": 1}, {"best_of": 1}),
     ],
 )
@@ -84,7 +86,7 @@ def test_fields_become_parameters(call: Call, document: dict[str, Any], expected
         (Call.CHAT, {"logprobs": 3}, "logprobs"),
         (Call.CHAT, {"top_logprobs": 3}, "top_logprobs"),
         (Call.CHAT, {"max_completion_tokens": 7, "max_tokens": 8}, "max_tokens"),
-        (Call.CHAT, {"tools": [{"type": "function"}]}, "tools"),
+        (Call.CHAT, {"tools": [{"type": "function"}]}, "tools[0].function"),
         (Call.CHAT, {"tool_choice": "required"}, "tool_choice"),
         (Call.CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
         (Call.CHAT, {"add_generation_prompt": False}, "add_generation_prompt"),

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.unit
 
 SCHEMA = {"type": "object", "properties": {"größe": {"type": "integer"}}}
 WRAPPED = {"name": "size", "strict": True, "schema": SCHEMA}
+STRICT = Grammar("json_schema", json.dumps({**SCHEMA, "additionalProperties": False}, ensure_ascii=False))
 JSON = Grammar("json_schema", json.dumps(SCHEMA, ensure_ascii=False))
 OBJECT = Grammar("json_object", "")
 CHOICE = Grammar("lark", 'start: "yes" | "\\"no\\"\\n" | "é"')
@@ -30,7 +31,7 @@ CHOICES = ["yes", '"no"\n', "é"]
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": None, "guided_json": SCHEMA}, JSON),
         ({"response_format": {"type": "json_object"}}, OBJECT),
-        ({"response_format": {"type": "json_schema", "json_schema": WRAPPED}}, JSON),
+        ({"response_format": {"type": "json_schema", "json_schema": WRAPPED}}, STRICT),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA, "strict": None}}}, JSON),
         ({"structured_outputs": {"json": SCHEMA, "regex": None}}, JSON),
         ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, JSON),
