@@ -121,9 +121,11 @@ class FakeSpeedWorker:
             **self._engine_parts,
         )
         self._worker.engine.start()
+        self._watching = asyncio.create_task(readiness.watch(self._worker.engine))
 
     async def stop(self) -> None:
         """Cut what runs and give the pool up."""
+        self._watching.cancel()
         await self._server.stop(0)
         if self._worker.engine is not None:
             await asyncio.to_thread(self._worker.engine.stop)

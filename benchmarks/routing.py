@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
@@ -128,30 +130,32 @@ def process(*command: str, lines: int = 1) -> Iterator[list[dict[str, Any]]]:
 class Fleet:
     """A manager and workers, shared by all policies.
 
-    Args:
+    Attributes:
         manager: the manager's address.
-        workers: by address, the pool of each.
+        manager_process: its process.
+        pools: the pool of each worker, by the worker's address.
     """
 
-    def __init__(self, manager: str, workers: dict[str, str]) -> None:
+    def __init__(self, manager: str, manager_process: psutil.Process, pools: dict[str, str]) -> None:
         self.manager = manager
-        self._pools = workers
+        self.manager_process = manager_process
+        self.pools = pools
 
     def run(self, policy: str, workload: Workload, *gateway_flags: str) -> Result:
         """One policy, from empty pools, behind a gateway of its own."""
         with open_channel(self.manager) as channel:
             manager = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
-            for pool in self._pools.values():
+            for pool in self.pools.values():
                 manager.ResetPrefixCache(kv_manager_pb2.ResetPrefixCacheRequest(pool=pool))
-            before = [self._admitted(manager, pool) for pool in self._pools.values()]
-            flags = ["--workers", ",".join(self._pools), "--managers", self.manager, "--routing", policy]
+            before = [self._admitted(manager, pool) for pool in self.pools.values()]
+            flags = ["--workers", ",".join(self.pools), "--managers", self.manager, "--routing", policy]
             quiet = ["--listen", "127.0.0.1:0", "--http-listen", "", "--log-level", "warning"]
             with process("-m", "gateway", *flags, *quiet, *gateway_flags) as ready:
                 address = str(ready[0]["grpc"])
                 began = time.monotonic()
-                answers = asyncio.run(drive(address, len(self._pools), workload))
+                answers = asyncio.run(drive(address, len(self.pools), workload))
                 seconds = time.monotonic() - began
-            after = [self._admitted(manager, pool) for pool in self._pools.values()]
+            after = [self._admitted(manager, pool) for pool in self.pools.values()]
         return Result(policy, answers, seconds, [new - old for new, old in zip(after, before, strict=True)])
 
     @staticmethod
@@ -166,14 +170,14 @@ def running_fleet(count: int, processes: int, *flags: str) -> Iterator[Fleet]:
     script = str(HERE / "fake_speed_worker.py")
     pools = [f"replica-{number}" for number in range(count)]
     with ExitStack() as stack:
-        manager, _ = stack.enter_context(manager_process())
+        manager, its_process = stack.enter_context(manager_process())
         workers: dict[str, str] = {}
         for one in range(processes):
             names = pools[one::processes]
             command = (script, "--manager", manager, "--pools", ",".join(names), *flags)
             ready = stack.enter_context(process(*command, lines=len(names)))
             workers |= {address: pool_of(address) for address in (str(line["grpc"]) for line in ready)}
-        yield Fleet(manager, workers)
+        yield Fleet(manager, its_process, workers)
 
 
 def pool_of(worker: str) -> str:

@@ -8,11 +8,16 @@ each of up to three: 6 requests meet 3 * (1 - (2/3)^6) = 2.7 workers, so about 3
 
 import importlib.util
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
+from service.channels import open_channel
 
 pytestmark = pytest.mark.e2e
 
@@ -53,3 +58,38 @@ def test_prefixes_are_found_where_they_are(benchmark: Any, fleet: Any) -> None:
     assert turns.cached_tokens <= 0.75 * 64_000
     # The load spreads all the same: a fair share is 16.
     assert min(ours.served) >= 4
+
+
+def test_the_gateway_knows_within_ten_seconds_that_the_chain_is_broken(benchmark: Any, fleet: Any) -> None:
+    """A frozen manager, which every worker needs; the looks take health checks only: no token is generated.
+
+    3 s until a worker says that its manager is silent, 0.5 s between its looks, 1 s between the gateway's.
+    """
+    flags = ["--listen", "127.0.0.1:0", "--http-listen", "", "--log-level", "warning"]
+    with (
+        benchmark.process("-m", "gateway", "--workers", ",".join(fleet.pools), *flags) as ready,
+        open_channel(str(ready[0]["grpc"])) as channel,
+    ):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        serving, broken = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+        assert next(watch).status == serving
+        before = generated_tokens(fleet)
+        fleet.manager_process.suspend()
+        try:
+            began = time.monotonic()
+            assert next(watch).status == broken
+            assert time.monotonic() - began < 10
+        finally:
+            fleet.manager_process.resume()
+        assert next(watch).status == serving
+        assert generated_tokens(fleet) == before
+
+
+def generated_tokens(fleet: Any) -> int:
+    """By all workers since they started."""
+    total = 0
+    for address in fleet.pools:
+        with open_channel(address) as channel:
+            stats = worker_pb2_grpc.WorkerServiceStub(channel).GetStats(worker_pb2.GetStatsRequest())
+            total += stats.generated_tokens
+    return total

@@ -143,6 +143,22 @@ def start_worker() -> Iterator[Callable[..., Child]]:
 
 
 @pytest.fixture
+def start_manager() -> Iterator[Callable[..., Child]]:
+    """Starts real KV managers."""
+    children: list[Child] = []
+
+    def start(*arguments: str) -> Child:
+        child = Child(["-m", "kv_manager", "--listen", "127.0.0.1:0", "--metrics", "", *arguments])
+        children.append(child)
+        child.address = str(child.wait_event("ready")["grpc"])
+        return child
+
+    yield start
+    for child in children:
+        child.end()
+
+
+@pytest.fixture
 def start_gateway() -> Iterator[Callable[..., Gateway]]:
     """Starts gateways that know their address; whether they are ready is the test's to wait for."""
     children: list[Gateway] = []

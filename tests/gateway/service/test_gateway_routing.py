@@ -1,15 +1,20 @@
 """Which worker gets a request. Real worker objects that nobody connects; what a look would find is set by hand."""
 
+import time
 from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
 
+from gateway.circuit import FAILURES
 from gateway.models import ModelCache, ServedModel
+from gateway.policies import PrefixAware, RoundRobin
+from gateway.prefix_lookup import PrefixLookup
 from gateway.routing import Router
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.tokenizer import Tokenizer
 from gateway.workers import Trouble, Worker
+from octavo.kv.v1 import common_pb2
 from octavo.worker.v1 import worker_pb2
 from service.errors import ServiceError
 
@@ -108,3 +113,60 @@ async def test_a_model_is_built_once_for_all_its_workers(toy_tokenizer: Tokenize
     assert len(fetches) == 2
     assert (await ModelCache(toy_tokenizer).get(description, fetch)).tokenizer is toy_tokenizer
     assert len(fetches) == 2
+
+
+async def test_a_burst_of_one_prefix_goes_to_one_worker_until_that_costs_more_than_computing_it_twice(
+    make_worker: MakeWorker, new_model: NewModel
+) -> None:
+    """A prefix of 640 tokens and 10 of each request's own, no token of it computed yet.
+
+    The first one costs 2 * 650 on either worker. The others find 640 tokens on the way at x: 2 * 10 + 650 there for the
+    second, 10 more for each that follows, against 2 * 650 = 1,300 at y. So x takes them up to a load of 1,280, which is
+    the tie that the lesser load decides for y: 650 + 63 * 10 = 1,280 are 64 requests, and the 65th goes to y.
+    """
+    model = new_model("a", "1")
+    first, second = make_worker("x:1", model, ""), make_worker("y:1", model, "")
+    router = Router([first, second], PrefixAware(PrefixLookup(()), 2.0))
+    prefix = [7] * 640
+    taken = [await router.pick(model, [*prefix, *[number % 250] * 10], request_id=f"{number}") for number in range(66)]
+    assert taken[:64] == [first] * 64
+    assert taken[64] is second
+    # Of another root the same tokens are another prompt: it goes where less is to be done.
+    other = await router.pick(model, prefix, request_id="other", root=common_pb2.PrefixRoot(tenant="t"))
+    assert other is second
+
+
+async def test_a_worker_that_failed_a_request_is_not_asked_again(make_worker: MakeWorker, new_model: NewModel) -> None:
+    model = new_model("a", "1")
+    first, second = make_worker("x:1", model, ""), make_worker("y:1", model, "")
+    router = Router([first, second])
+    assert await router.pick(model, excluded=[first]) is second
+    with pytest.raises(ServiceError, match="the request failed on all"):
+        await router.pick(model, excluded=[first, second])
+    second.trouble = Trouble("down")
+    with pytest.raises(ServiceError, match="y:1: down"):
+        await router.pick(model, excluded=[first])
+
+
+async def test_a_worker_whose_calls_fail_is_left_out_while_there_is_another(
+    make_worker: MakeWorker, new_model: NewModel
+) -> None:
+    model = new_model("a", "1")
+    broken, sound = make_worker("x:1", model, ""), make_worker("y:1", model, "")
+    router = Router([broken, sound])
+    for _ in range(FAILURES):
+        assert await router.pick(model) is broken
+        broken.circuit.begin(time.monotonic())
+        broken.circuit.failed(time.monotonic())
+    sound.workload.book("1", (), 10_000)
+    assert await router.pick(model) is sound
+    sound.trouble = Trouble("down")
+    assert await router.pick(model) is broken
+
+
+async def test_round_robin_takes_turns_whatever_the_load(make_worker: MakeWorker, new_model: NewModel) -> None:
+    model = new_model("a", "1")
+    workers = [make_worker(f"{name}:1", model, "") for name in "xyz"]
+    router = Router(workers, RoundRobin())
+    workers[0].workload.book("1", (), 10_000)
+    assert [await router.pick(model) for _ in range(4)] == [*workers, workers[0]]
