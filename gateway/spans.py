@@ -69,7 +69,7 @@ class Story:
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             self._span.fail("CANCELLED", fault=False)
         elif isinstance(error, ServiceError):
-            self._span.fail(error.reason, error.message)
+            self._span.fail(error.reason, error.logged)
         else:
             self._span.fail(type(error).__name__)
 

@@ -39,6 +39,8 @@ from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from service import logs, traced_calls, tracing
 from service.process import announce_ready, follow_parent
 from service.serving import Server, catch_signals
+from service.settings import SettingsError
+from service.tenants import kv_quotas, read_document
 from service.tracing import TracingError
 
 logger = logging.getLogger(__name__)
@@ -64,10 +66,11 @@ def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
         plan = plan_memory(settings)
         logger.info("%s", describe(plan))
         backend(plan.device.type)  # one that was forced and cannot run is refused before the model is loaded
+        _tenant_limits(settings)  # a file that is wrong as well
         tracing.set_up("worker", wanted=settings.tracing)
         client = manager or GrpcManagerClient(settings.manager, settings.manager_tls, settings.lease_patience)
         return asyncio.run(_serve(settings, plan, client))
-    except (StartError, ModelLoadError, BackendError, OSError, TracingError) as error:
+    except (StartError, ModelLoadError, BackendError, OSError, SettingsError, TracingError) as error:
         logger.error("%s", error)
         return 1
     finally:
@@ -172,6 +175,7 @@ async def _start(
             watermark_blocks=settings.watermark,
             reuse_regime=common_pb2.REUSE_REGIME_ORDERED,
             swaps_on_own_stream=isinstance(swaps, StreamedHostTier),
+            tenant_limits=_tenant_limits(settings),
         ),
         limits=Limits(
             num_blocks=plan.shape.num_blocks,
@@ -193,6 +197,18 @@ async def _start(
         readiness.metrics = serve_metrics(settings.metrics, worker.engine)
     worker.engine.start()
     return failed
+
+
+def _tenant_limits(settings: WorkerSettings) -> list[attach_pb2.TenantLimit]:
+    """The quotas of the tenants file; they hold from one attach to the next.
+
+    Raises:
+        SettingsError: the file cannot be used.
+    """
+    if settings.tenants is None:
+        return []
+    quotas = kv_quotas(read_document(settings.tenants))
+    return [attach_pb2.TenantLimit(tenant=root, **quota._asdict()) for root, quota in quotas.items()]
 
 
 class Readiness:

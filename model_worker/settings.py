@@ -62,6 +62,9 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
         float, Field(gt=0, description="waiting so long counts as much as one step of priority")
     ] = 10.0
     watermark: Annotated[int, Field(ge=0, description="blocks kept free by admissions while others run")] = 0
+    tenants: Annotated[
+        OptionalPath, Field(description="the gateway's tenants file, for its KV quotas (docs/tenants.md); unset: none")
+    ] = None
     max_context: Annotated[
         PositiveInt | None, OptionalValue, Field(description="most tokens per request; absent: the model's")
     ] = None

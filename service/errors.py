@@ -55,6 +55,14 @@ class ServiceError(Exception):
         self.metadata = dict(metadata or {})
         self.retry_seconds = retry_seconds
 
+    @property
+    def logged(self) -> str:
+        """What logs say of it: of a bad request the reason and the fields alone, for its words may repeat what the
+        caller wrote."""
+        if self.code is grpc.StatusCode.INVALID_ARGUMENT:
+            return " ".join([self.reason, *self.fields])
+        return self.message
+
     def to_status(self) -> status_pb2.Status:
         """The error as ``google.rpc.Status`` with its details."""
         details: list[Any] = [
@@ -225,7 +233,7 @@ async def _seam(context: Any, method: str) -> AsyncIterator[None]:
     try:
         yield
     except ServiceError as error:
-        logger.info("%s: %s: %s", method, error.code.name, error.message)
+        logger.info("%s: %s: %s", method, error.code.name, error.logged)
         await abort(context, error)
     except grpc.aio.AbortError:
         raise

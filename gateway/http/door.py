@@ -40,7 +40,7 @@ class Door:
             try:
                 scope[_TENANT] = self._tenant_of(scope)
             except ServiceError as error:
-                logger.info("%s: %s", error.code.name, error.message, extra={"request_id": request_id_of(scope)})
+                logger.info("%s: %s", error.code.name, error.logged, extra={"request_id": request_id_of(scope)})
                 response = error_response(error)
                 # The rest of the body would have to be read to find the next request.
                 response.headers["connection"] = "close"

@@ -69,7 +69,7 @@ class Generating:
         except ServiceError as caught:
             error = caught
             logger.info(
-                "%s: %s: %s", self._shape.path, error.code.name, error.message, extra={"request_id": request_id}
+                "%s: %s: %s", self._shape.path, error.code.name, error.logged, extra={"request_id": request_id}
             )
         except Exception:
             logger.exception("%s failed", self._shape.path, extra={"request_id": request_id})

@@ -44,7 +44,7 @@ class Door(grpc.aio.ServerInterceptor):
                 # A call is one task from here to its end, so what is set here is its own.
                 _tenant.set(self._gate.tenant_of(headers))
             except ServiceError as error:
-                logger.info("%s: %s: %s", handler_call_details.method, error.code.name, error.message)
+                logger.info("%s: %s: %s", handler_call_details.method, error.code.name, error.logged)
                 return _refuse_with(error)
         return await continuation(handler_call_details)
 
