@@ -35,11 +35,14 @@ async def route(
     Raises:
         ServiceError: no worker can serve it.
     """
+    parameters = task.parameters
+    # A request for the prompt's log-probabilities finds no prefix, and its own is found by nobody.
+    salt = parameters.cache_salt if parameters.prompt_logprobs is None else task.request_id
     return await router.pick(
         task.model,
         [*task.prompt.token_ids, *generated] if generated else task.prompt.token_ids,
         request_id=task.request_id,
-        root=common_pb2.PrefixRoot(tenant=task.tenant.digest_root, salt=task.parameters.cache_salt),
+        root=common_pb2.PrefixRoot(tenant=task.tenant.digest_root, salt=salt),
         excluded=excluded,
     )
 

@@ -123,7 +123,7 @@ class Worker:
             request: the request.
             timeout: seconds until the worker gives up, None for no limit.
         """
-        samples = request.n if request.HasField("n") else 1
+        samples = max(1, request.n, request.best_of, request.beam_search.width)
         booking = self.workload.begin(request.request_id, len(request.token_ids), samples, request.stop.max_tokens)
         self.circuit.begin(time.monotonic())
         span = tracing.current().child(GENERATE, "CLIENT")
