@@ -11,6 +11,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gateway import spans
+from gateway.http import openapi
 from gateway.http.door import Door
 from gateway.http.errors import HttpError, error_response
 from gateway.http.generating import Generating
@@ -53,6 +54,7 @@ def application(surface: Surface) -> ASGIApp:
             Route("/health", pages.health),
             Route("/livez", pages.live),
             Route("/metrics", pages.metrics),
+            Route(openapi.PATH, pages.describe),
         ],
         middleware=middleware,
         exception_handlers={HTTPException: _no_route, ServiceError: _refused, Exception: _failed},

@@ -70,7 +70,7 @@ _TOKEN_ID = re.compile(r"\d{1,18}", re.ASCII)
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
 
 # What other servers take for "all".
-_TOP_K_ALL = -1
+TOP_K_ALL = -1
 
 
 class Given(NamedTuple):
@@ -131,14 +131,15 @@ def read(call: Call, document: Mapping[str, Any]) -> Given:
     return given._replace(parameters=parameters, names=names)
 
 
-def _known(call: Call) -> set[str]:
+def known(call: Call) -> set[str]:
+    """The fields that a call's body may have."""
     table = {row.name for row in TABLE if row.calls & call} - _ELSEWHERE
     return table | _COMMON | _OWN[call] | IGNORED | NOT_ASKED.keys()
 
 
 def _check_names(call: Call, fields: Mapping[str, Any]) -> None:
-    known = _known(call)
-    unknown = sorted(fields.keys() - known)
+    names = known(call)
+    unknown = sorted(fields.keys() - names)
     if not unknown:
         return
     name = unknown[0]
@@ -146,7 +147,7 @@ def _check_names(call: Call, fields: Mapping[str, Any]) -> None:
         # Text that a user wrote is no part of an error: errors are logged.
         name, near = "a name that is no identifier", []
     else:
-        near = difflib.get_close_matches(name, sorted(known), n=1)
+        near = difflib.get_close_matches(name, sorted(names), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     message = f"Unrecognized request argument supplied: {name}{hint}"
     raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason=NO_PARAMETER, fields={name: message})
@@ -156,7 +157,7 @@ def _converted(name: str, value: Any) -> Any:
     """A value as the table's kinds take it."""
     if name == "stop" and isinstance(value, str):
         return (value,)
-    if name == "top_k" and value == _TOP_K_ALL:
+    if name == "top_k" and value == TOP_K_ALL:
         return 0
     if name == "logit_bias" and isinstance(value, dict):
         if not all(_TOKEN_ID.fullmatch(key) for key in value):

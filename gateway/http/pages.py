@@ -1,6 +1,7 @@
 """What the HTTP surface answers besides generations: models, health, metrics."""
 
 import time
+from importlib.metadata import version
 from typing import Any
 
 import grpc
@@ -9,6 +10,7 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.http import openapi
 from gateway.http.surface import Surface
 from gateway.models import ServedModel
 from service.errors import ServiceError
@@ -21,6 +23,7 @@ class Pages:
 
     def __init__(self, surface: Surface) -> None:
         self._surface = surface
+        self._description = to_json(openapi.description(version("octavo")))
 
     async def models(self, request: Request) -> Response:
         """``/v1/models``."""
@@ -47,6 +50,10 @@ class Pages:
     async def live(self, request: Request) -> Response:
         """``/livez``: 200 while the process answers at all; a restart would not bring a lost worker back."""
         return _json({"status": "LIVE", "time": int(time.time())})
+
+    async def describe(self, request: Request) -> Response:
+        """``/openapi.json``."""
+        return Response(self._description, media_type=JSON)
 
     async def metrics(self, request: Request) -> Response:
         """``/metrics``, in the format that the scraper asks for."""
