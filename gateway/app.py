@@ -18,6 +18,7 @@ from gateway.registry import SERVICE as REGISTRY
 from gateway.registry import Leases, RegistryServicer
 from gateway.registry import follow as follow_announced
 from gateway.routing import Router
+from gateway.routing_metrics import RoutingMetrics
 from gateway.servicer import SERVICE, GatewayServicer
 from gateway.settings import GatewaySettings
 from gateway.tenancy.capacity import capacity_of
@@ -84,8 +85,9 @@ async def serve(settings: GatewaySettings) -> None:
     caught = catch_signals()
     metrics = Metrics()
     models = ModelCache(Tokenizer.from_folder(settings.tokenizer) if settings.tokenizer else None)
-    lookup = PrefixLookup(settings.managers, settings.manager_tls, settings.routing_lookup_seconds)
-    router = Router((), policy_of(settings, lookup))
+    routing = RoutingMetrics(metrics.registry)
+    lookup = PrefixLookup(settings.managers, settings.manager_tls, settings.routing_lookup_seconds, routing)
+    router = Router((), policy_of(settings, lookup), routing)
     metrics.show_readiness(lambda: router.ready)
     policy = MigrationPolicy(settings.migration_wait_seconds, settings.max_migrations, settings.max_worker_losses)
     migrations = Migrations(router, policy, metrics.registry)

@@ -1,5 +1,6 @@
 """How a worker is chosen among those that can serve a request."""
 
+import asyncio
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from gateway.prefix_lookup import PoolView, PrefixLookup
 from gateway.routing_cost import Candidate, cheapest, least_loaded
 from gateway.settings import GatewaySettings
 from gateway.workers import Worker
-from gateway.workload import SAMPLE_TOKENS, chain_of, to_bytes
+from gateway.workload import IDS_AT_ONCE, SAMPLE_TOKENS, chain_of, to_bytes
 from octavo.kv.v1 import common_pb2
 
 
@@ -77,12 +78,19 @@ class PrefixAware:
         self._weight = prefix_weight
 
     async def choose(self, workers: Sequence[Worker], wanted: Wanted) -> Choice:
-        token_bytes = to_bytes(wanted.token_ids)
-        chain = chain_of(wanted.root.SerializeToString(deterministic=True), token_bytes)
+        if len(wanted.token_ids) <= IDS_AT_ONCE:
+            token_bytes, chain = _digested(wanted)
+        else:
+            token_bytes, chain = await asyncio.to_thread(_digested, wanted)
         views = await self._lookup.views(token_bytes, wanted.root) if token_bytes and len(workers) > 1 else {}
         candidates = [_candidate(worker, views.get(worker.pool), chain) for worker in workers]
         best = cheapest(candidates, len(wanted.token_ids), self._weight)
         return Choice(best.place, max(1, len(wanted.token_ids) - best.cached_tokens), chain)
+
+
+def _digested(wanted: Wanted) -> tuple[bytes, tuple[bytes, ...]]:
+    token_bytes = to_bytes(wanted.token_ids)
+    return token_bytes, chain_of(wanted.root.SerializeToString(deterministic=True), token_bytes)
 
 
 def policy_of(settings: GatewaySettings, lookup: PrefixLookup) -> Policy:

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import grpc
 import grpc.aio
+from prometheus_client import CollectorRegistry
 
 from gateway.circuit import Circuit
+from gateway.routing_metrics import ANSWERED, SILENT, SKIPPED, RoutingMetrics
 from octavo.kv.v1 import common_pb2, kv_manager_pb2_grpc, lookup_pb2
 from service.channels import TlsFiles, open_aio_channel
 
@@ -42,13 +44,18 @@ class PrefixLookup:
         addresses: the managers, host:port.
         tls: the way to them.
         answer_seconds: how long a request waits for them.
+        metrics: told of each question.
     """
 
     def __init__(
-        self, addresses: Sequence[str], tls: TlsFiles | None = None, answer_seconds: float = ANSWER_SECONDS
+        self,
+        addresses: Sequence[str],
+        tls: TlsFiles | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+        metrics: RoutingMetrics | None = None,
     ) -> None:
         self._answer_seconds = answer_seconds
-        self._managers = [_Manager(address, tls) for address in addresses]
+        self._managers = [_Manager(address, tls, metrics) for address in addresses]
 
     async def views(self, token_bytes: bytes, root: common_pb2.PrefixRoot) -> Mapping[str, PoolView]:
         """The pools by name, as far as their managers answer in time.
@@ -76,8 +83,9 @@ class PrefixLookup:
 class _Manager:
     """One KV manager."""
 
-    def __init__(self, address: str, tls: TlsFiles | None) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None, metrics: RoutingMetrics | None) -> None:
         self._address = address
+        self._metrics = metrics or RoutingMetrics(CollectorRegistry())
         self._channel = open_aio_channel(address, tls)
         self._stub = kv_manager_pb2_grpc.KvManagerServiceStub(self._channel)
         self._circuit = Circuit()
@@ -85,18 +93,24 @@ class _Manager:
 
     async def match(self, request: lookup_pb2.MatchPrefixRequest, seconds: float) -> Sequence[lookup_pb2.PoolMatch]:
         """Its pools, none when it does not answer."""
-        if not self._circuit.closed_at(time.monotonic()):
+        began = time.monotonic()
+        if not self._circuit.closed_at(began):
+            self._metrics.looked_up(SKIPPED)
             return ()
-        self._circuit.begin(time.monotonic())
+        self._circuit.begin(began)
         try:
             answer = await self._stub.MatchPrefix(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
+            now = time.monotonic()
             if error.code() is grpc.StatusCode.INVALID_ARGUMENT:  # longer than a manager looks up: nobody's fault
+                self._metrics.looked_up(ANSWERED, now - began)
                 self._circuit.succeeded()
                 return ()
-            self._circuit.failed(time.monotonic())
+            self._metrics.looked_up(SILENT, now - began)
+            self._circuit.failed(now)
             self._note(error)
             return ()
+        self._metrics.looked_up(ANSWERED, time.monotonic() - began)
         self._circuit.succeeded()
         self._note(None)
         return answer.matches

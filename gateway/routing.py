@@ -7,6 +7,7 @@ import grpc
 
 from gateway.models import ServedModel
 from gateway.policies import LeastLoad, Policy, Wanted
+from gateway.routing_metrics import RoutingMetrics
 from gateway.workers import Worker
 from octavo.kv.v1 import common_pb2
 from service.errors import ServiceError, invalid_argument
@@ -19,12 +20,16 @@ class Router:
 
     Args:
         workers: those known from the start.
-        policy: chooses among the usable workers of a model.
+        policy: chooses among the usable workers of a model; None chooses by load.
+        metrics: told of each choice.
     """
 
-    def __init__(self, workers: Iterable[Worker], policy: Policy | None = None) -> None:
+    def __init__(
+        self, workers: Iterable[Worker], policy: Policy | None = None, metrics: RoutingMetrics | None = None
+    ) -> None:
         self._workers = tuple(workers)
         self._policy = policy or LeastLoad()
+        self._metrics = metrics
 
     @property
     def workers(self) -> Sequence[Worker]:
@@ -116,6 +121,9 @@ class Router:
         closed = [worker for worker in usable if worker.circuit.closed_at(now)] or usable
         choice = await self._policy.choose(closed, Wanted(token_ids, root or common_pb2.PrefixRoot()))
         choice.worker.workload.book(request_id, choice.chain, choice.prompt_tokens)
+        if self._metrics is not None:
+            self._metrics.left_out(len(usable) - len(closed))
+            self._metrics.routed(len(token_ids), max(0, len(token_ids) - choice.prompt_tokens))
         return choice.worker
 
     def _unavailable(self, workers: Sequence[Worker]) -> ServiceError:

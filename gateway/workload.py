@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 # Prompts in flight are compared in steps of this many tokens: finer costs more and tells little.
 STRIDE_TOKENS = 64
+# Looking at this many ids takes about a millisecond.
+IDS_AT_ONCE = 16384
 # What one sample counts for while it runs. Its max_tokens is a bound that few answers reach.
 SAMPLE_TOKENS = 128
 # A request whose caller left between routing and call.
@@ -25,8 +27,10 @@ BOOKED_SECONDS = 5.0
 
 
 def to_bytes(token_ids: Sequence[int]) -> bytes:
-    """Token ids as u32 little-endian."""
-    ids = array("I", token_ids)
+    """Token ids as u32 little-endian; in slices, so that a thread that makes many lets others run."""
+    ids = array("I")
+    for start in range(0, len(token_ids), IDS_AT_ONCE):
+        ids.extend(token_ids[start : start + IDS_AT_ONCE])
     if sys.byteorder == "big":
         ids.byteswap()
     return ids.tobytes()
