@@ -152,9 +152,9 @@ def test_the_clients_own_helpers_parse(client: openai.OpenAI) -> None:
         assert stream.get_final_completion().choices[0].message.parsed == answer.choices[0].message.parsed
     strict = openai.pydantic_function_tool(Place, name="look_up")
     answer = client.chat.completions.parse(
-        model=MODEL, messages=USER, tools=[strict], tool_choice="required", max_tokens=200, temperature=0
+        model=MODEL, messages=USER, tools=[strict], tool_choice="required", parallel_tool_calls=False, temperature=0
     )
-    (call, *_) = answer.choices[0].message.tool_calls or ()
+    (call,) = answer.choices[0].message.tool_calls or ()
     assert isinstance(call.function.parsed_arguments, Place)
 
 
@@ -190,11 +190,11 @@ def test_a_stop_string_and_a_length_end_a_constrained_answer(client: openai.Open
     assert short.finish_reason == "length"
 
 
-@pytest.mark.parametrize("choice", ["required", "report", "look_up"])
+@pytest.mark.parametrize("choice", ["required", "look_up"])
 def test_calls_that_have_to_be_made_parse(client: openai.OpenAI, choice: str) -> None:
     named = {"type": "function", "function": {"name": choice}}
     given: dict[str, Any] = {
-        "tools": TOOLS, "tool_choice": choice if choice == "required" else named, "temperature": 1.5, "n": 3,
+        "tools": TOOLS, "tool_choice": choice if choice == "required" else named, "temperature": 1.5, "n": 2,
         "max_tokens": 1000,
     }  # fmt: skip
     answer = chat(client, **given)
