@@ -49,6 +49,8 @@ SERVICES = ("octavo.worker.v1.WorkerService", "vllm.grpc.engine.VllmEngine")
 TRACED: traced_calls.Methods = {f"{service}/Generate": {} for service in SERVICES}
 LOOK_SECONDS = 0.5
 SILENT_SECONDS = 3.0
+# For callers to read how their streams ended, before the transport is cut.
+LAST_WORD_SECONDS = 1.0
 
 
 def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
@@ -139,12 +141,19 @@ async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClie
         stopping.cancel()
         announcing.cancel()
     await cache.close()  # whoever follows its events would hold the drain up to its last second
-    await asyncio.gather(announcer.leave(), server.stop(0 if failed else settings.grace_seconds))
+    await asyncio.gather(announcer.leave(), _drain(server, worker, 0.0 if failed else settings.grace_seconds))
     if worker.engine is None:
         client.close()
-    else:
-        await asyncio.to_thread(worker.engine.stop)
     return 1 if failed else 0
+
+
+async def _drain(server: Server, worker: Worker, grace_seconds: float) -> None:
+    """Let streams end within the grace; the engine ends the others, with a word that has a gateway move them."""
+    leaving = asyncio.create_task(server.stop(grace_seconds + LAST_WORD_SECONDS))
+    await asyncio.wait((leaving,), timeout=grace_seconds)
+    if worker.engine is not None:
+        await asyncio.to_thread(worker.engine.stop)
+    await leaving
 
 
 async def _start(

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from model_worker import spans
-from model_worker.engine.engine import Engine
+from model_worker.engine.engine import STOPPED, Engine
 from model_worker.engine.progress import Progress
 from model_worker.engine.sequence import EndReason, Sequence
 from model_worker.requests import RequestReader
@@ -231,10 +231,12 @@ def finished(progress: Progress) -> worker_pb2.Finished:
             reason="NEVER_FITS",
             fields={"token_ids": ended.message},
         )
-    if reason is EndReason.FAILED or reason is None:
-        message = ended.message or "the worker is going away"
-        code = grpc.StatusCode.INTERNAL if reason else grpc.StatusCode.UNAVAILABLE
-        raise ServiceError(code, message, reason="STEP_FAILED" if reason else "SHUTTING_DOWN")
+    if reason is EndReason.FAILED:
+        raise ServiceError(grpc.StatusCode.INTERNAL, ended.message or "the step failed", reason="STEP_FAILED")
+    if reason is None:
+        # What leaves in order is no victim of its requests; a gateway counts the others.
+        why = "SHUTTING_DOWN" if ended.message == STOPPED else "ENGINE_FAILED"
+        raise ServiceError(grpc.StatusCode.UNAVAILABLE, ended.message, reason=why, retry_seconds=1.0)
     result = worker_pb2.Finished(reason=FINISH_REASONS[reason], stats=request_stats(sequence))
     if reason is EndReason.STOP:
         result.stop_token_id = sequence.tokens[-1]

@@ -34,6 +34,8 @@ CHUNK_BYTES = 8 * 1024 * 1024
 WAITING_POLL_SECONDS = 0.005  # rule 11
 FORKS = {inspect_pb2.CAPABILITY_FORK, inspect_pb2.CAPABILITY_GROUPS}
 SWAP_FAILURES = 3  # in a row, and the host tier is given up
+# Why sequences are left without an end of their own.
+STOPPED, BROKEN = "the worker stopped", "the engine failed"
 
 
 class StepFailed(Exception):
@@ -231,7 +233,7 @@ class Engine:
     def _leave(self) -> None:
         scheduler = self._scheduler
         live = [*scheduler.queue, *scheduler.asking.values(), *scheduler.running.values()]
-        ended = [Ended(one, "the worker stopped") for one in live]
+        ended = [Ended(one, STOPPED if self._stopping else BROKEN) for one in live]
         self.emit([Progress(one.sequence, (), one, self._scheduler.step) for one in ended])
         try:
             if self._attached:
