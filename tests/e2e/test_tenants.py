@@ -127,11 +127,15 @@ def test_a_tenant_never_uses_more_blocks_than_its_hard_limit(stack: Stack) -> No
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+def ask(stack: Stack, method: str, request: Any, key: str) -> None:
+    answer = getattr(stub(stack), method)(request, timeout=120, metadata=[("x-api-key", key)])
+    if method in ("Generate", "Chat"):
+        list(answer)
+
+
 def refused(stack: Stack, method: str, request: Any, key: str = KEYS["alice"]) -> grpc.RpcError:
     with pytest.raises(grpc.RpcError) as caught:
-        answer = getattr(stub(stack), method)(request, timeout=120, metadata=[("x-api-key", key)])
-        if method in ("Generate", "Chat"):
-            list(answer)
+        ask(stack, method, request, key)
     return caught.value
 
 

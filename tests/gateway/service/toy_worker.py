@@ -79,6 +79,8 @@ class ToyWorker(worker_pb2_grpc.WorkerServiceServicer):
             timeout=context.time_remaining(),
             temperature=request.sampling.temperature,
             max_tokens=request.stop.max_tokens,
+            tenant=request.tenant,
+            priority=request.priority,
             seed=request.sampling.seed,
             resumed={sample.index: len(sample.token_ids) for sample in request.resume.samples},
             resumed_seed=request.resume.seed,
