@@ -14,6 +14,7 @@ from gateway.grammars import FORMAT, Grammar, one_of
 from gateway.logprobs import TokenLogprob, TokenLogprobs
 from gateway.parameters import BY_NAME
 from gateway.prompts import PROMPT
+from gateway.schemas import schema_of
 from gateway.streams import FinishReason, Piece, Usage
 from gateway.tool_messages import choice_of, functions_of
 from gateway.tools.functions import TOOLS
@@ -57,7 +58,9 @@ def _grammar(wanted: gateway_pb2.ResponseFormat) -> Grammar | None:
             return Grammar("json_object", "") if wanted.json_object else None
         case "choice":
             return one_of(f"{FORMAT}.choice.texts", wanted.choice.texts)
-        case "json_schema" | "regex" | "lark" as notation:
+        case "json_schema":
+            return Grammar("json_schema", json.dumps(schema_of(f"{FORMAT}.json_schema", wanted.json_schema)))
+        case "regex" | "lark" as notation:
             return Grammar(notation, getattr(wanted, notation))
     return None
 

@@ -1,7 +1,11 @@
-"""JSON Schemas of clients, made stricter. Pure."""
+"""JSON Schemas of clients: read, and made stricter. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
+
+from pydantic_core import from_json
+
+from gateway.errors import InvalidRequest
 
 # Their values are schemas, by name or in a row.
 _NAMED = ("properties", "$defs", "definitions")
@@ -18,6 +22,25 @@ _JOINED = (
     "additionalProperties",
     "unevaluatedProperties",
 )
+
+
+def schema_of(at: str, text: str) -> dict[str, Any]:
+    """A schema from its text, of at most 200 levels.
+
+    Args:
+        at: the field that it came in.
+        text: JSON.
+
+    Raises:
+        InvalidRequest: it is no JSON, or no object.
+    """
+    try:
+        schema = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidRequest({at: "no JSON found, allowed is a JSON Schema"}) from error
+    if not isinstance(schema, dict):
+        raise InvalidRequest({at: f"{type(schema).__name__} found, allowed is a JSON Schema, which is an object"})
+    return schema
 
 
 def closed(schema: Mapping[str, Any]) -> dict[str, Any]:

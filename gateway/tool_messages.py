@@ -1,10 +1,9 @@
 """Tools in the gRPC surface's messages. Pure."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.errors import InvalidRequest
+from gateway.schemas import schema_of
 from gateway.tools.functions import AUTO, NONE, REQUIRED, TOOLS, Freedom, Function, ToolChoice
 from octavo.gateway.v1 import gateway_pb2
 
@@ -24,23 +23,15 @@ def functions_of(tools: Sequence[gateway_pb2.Tool]) -> tuple[Function, ...]:
         Function(
             tool.name,
             tool.description or None,
-            _schema(f"{TOOLS}[{place}].parameters_json_schema", tool.parameters_json_schema),
+            _parameters(f"{TOOLS}[{place}].parameters_json_schema", tool.parameters_json_schema),
             tool.strict,
         )
         for place, tool in enumerate(tools)
     )
 
 
-def _schema(at: str, text: str) -> dict[str, Any] | None:
-    if not text:
-        return None
-    try:
-        schema = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest({at: "no JSON found, allowed is a JSON Schema"}) from error
-    if not isinstance(schema, dict):
-        raise InvalidRequest({at: f"{type(schema).__name__} found, allowed is a JSON Schema, which is an object"})
-    return schema
+def _parameters(at: str, text: str) -> dict[str, Any] | None:
+    return schema_of(at, text) if text else None
 
 
 def choice_of(choice: gateway_pb2.ToolChoice) -> ToolChoice:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gateway.errors import InvalidRequest
 from gateway.grammars import FORMAT, Grammar, one_of
-from gateway.schemas import closed
+from gateway.schemas import closed, schema_of
 
 STRUCTURED = "structured_outputs"
 
@@ -68,10 +68,7 @@ def _structured_outputs(at: str, value: Any) -> Grammar | None:
 
 def _json_schema(at: str, value: Any) -> Grammar:
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise InvalidRequest({at: "no JSON found, allowed is a JSON Schema"}) from error
+        value = schema_of(at, value)
     if not isinstance(value, dict):
         raise _wrong(at, value, "a JSON Schema, which is an object")
     return Grammar("json_schema", json.dumps(value, ensure_ascii=False))

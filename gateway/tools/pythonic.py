@@ -212,14 +212,15 @@ def _properties(place: int, function: Function, spelling: Spelling) -> Iterator[
     if not isinstance(properties, dict) or (schema and "properties" not in schema and schema.keys() - {"type"}):
         raise InvalidRequest({f"{TOOLS}[{place}]": "a schema without properties found, this model's calls need them"})
     shared = {word: schema[word] for word in _DEFINITIONS if word in schema}
-    required = schema.get("required", ())
+    required = schema.get("required")
     for i, (name, value) in enumerate(properties.items()):
         if not name.isidentifier() or keyword.iskeyword(name):
             raise InvalidRequest(
                 {f"{TOOLS}[{place}]": "a property that is no Python name found, this model writes them"}
             )
         written = f"{spelling.text(name + '=')} value_{place}_{i} next_{place}_{i + 1}"
-        left_out = "" if name in required else " | {}_" + f"{place}_{i + 1}"
+        needed = isinstance(required, list) and name in required
+        left_out = "" if needed else " | {}_" + f"{place}_{i + 1}"
         yield f"first_{place}_{i}: {written}{left_out.format('first')}"
         yield f"next_{place}_{i}: {spelling.text(', ')} {written}{left_out.format('next')}"
         yield json_rule(f"value_{place}_{i}", {**shared, **value} if isinstance(value, dict) else {})

@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from gateway import prompts
 from gateway.generation import Generation, worker_request
-from gateway.http import fields
+from gateway.http import fields, formats
 from gateway.http.completion_prompts import prompts_of
 from gateway.http.conversation import messages_of
 from gateway.http.errors import body_of, spelled, status_of
@@ -20,6 +20,7 @@ from gateway.models import ServedModel
 from gateway.parameters import TABLE, Call, validate
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.tokenizer import Tokenizer
+from gateway.tools.calling import calling_of
 from service.errors import ServiceError
 
 pytestmark = pytest.mark.property
@@ -30,6 +31,7 @@ NAMES = sorted(
     {row.name for row in TABLE}
     | fields.IGNORED
     | fields.NOT_ASKED.keys()
+    | formats.FIELDS
     | {"model", "stream", "stream_options", "prompt", "messages", "max_completion_tokens", "top_logprobs"}
     | {"continue_final_message", "add_generation_prompt", "max_token"}
 )
@@ -54,6 +56,26 @@ MESSAGES = st.fixed_dictionaries(
         "tool_call_id": TEXTS | ANY,
     },
 )
+SCHEMAS = st.dictionaries(st.sampled_from(["type", "properties", "anyOf", "items", "enum"]), TEXTS | ANY, max_size=2)
+FUNCTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(["f", "g"]) | ANY,
+        "description": TEXTS | ANY,
+        "parameters": SCHEMAS | ANY,
+        "strict": LEAVES,
+    },
+)
+TOOLS = st.fixed_dictionaries({}, optional={"type": st.just("function") | ANY, "function": FUNCTIONS | ANY})
+CHOICES = st.lists(TEXTS | ANY, max_size=3)
+CONSTRAINTS = {"json": SCHEMAS, "json_object": LEAVES, "regex": TEXTS, "choice": CHOICES, "grammar": TEXTS}
+FORMATS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["text", "json_object", "json_schema"]) | ANY,
+        "json_schema": st.fixed_dictionaries({}, optional={"schema": SCHEMAS | ANY, "strict": LEAVES}) | ANY,
+    },
+)
 IDS = st.integers(-2, 260)
 SPECIAL = {
     "messages": st.lists(MESSAGES | ANY, max_size=3),
@@ -61,6 +83,12 @@ SPECIAL = {
     "stream_options": st.dictionaries(st.sampled_from(["include_usage", "x"]), LEAVES),
     "logit_bias": st.dictionaries(st.integers(-2, 260).map(str) | st.text(max_size=4), LEAVES),
     "stop": TEXTS | st.lists(TEXTS | ANY, max_size=3),
+    "tools": st.lists(TOOLS | ANY, max_size=3),
+    "tool_choice": TOOLS | st.just("required") | ANY,
+    "response_format": FORMATS | ANY,
+    "structured_outputs": st.fixed_dictionaries({}, optional=CONSTRAINTS) | ANY,
+    "guided_json": SCHEMAS | TEXTS | ANY,
+    "guided_choice": CHOICES | ANY,
 }
 BODIES = st.lists(st.sampled_from(NAMES), max_size=4, unique=True).flatmap(
     lambda names: st.fixed_dictionaries({name: SPECIAL.get(name, ANY) | ANY for name in names})
@@ -84,6 +112,20 @@ def run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
 @example(body={"prompt": [1, 2**70], "messages": [{"role": "user", "content": "a"}]})
 @example(body={"logit_bias": {"²": 1}})
 @example(body={"add_generation_prompt": False, "continue_final_message": True})
+@example(
+    body={
+        "messages": [{"role": "user", "content": "a"}],
+        "tools": [{"function": {"name": "f", "parameters": {"properties": {"a": 7}, "required": 7, "items": [7]}}}],
+        "tool_choice": "required",
+    }
+)
+@example(
+    body={
+        "messages": [{"role": "user", "content": "a"}],
+        "tools": [{"function": {"name": "f"}}],
+        "response_format": {"type": "json_schema", "json_schema": {"schema": {"anyOf": 7, "$defs": 7}, "strict": True}},
+    }
+)
 def test_a_body_is_served_or_refused(
     call: Call, body: dict[str, Any], loop: Any, toy_tokenizer: Tokenizer, toy_template: ChatTemplate
 ) -> None:
@@ -112,10 +154,17 @@ async def refusal(model: ServedModel, call: Call, document: dict[str, Any]) -> S
                 found = await prompts_of(model, document, MAX_BYTES)
             else:
                 messages = messages_of(document)
-                found = [await prompts.from_messages(model, messages, MAX_BYTES, continue_final_message=continues)]
+                tools = parameters.tools
+                found = [
+                    await prompts.from_messages(
+                        model, messages, MAX_BYTES, continue_final_message=continues, tools=tools
+                    )
+                ]
             for prompt in found:
                 budget = prompts.token_budget(model, len(prompt.token_ids), parameters, 16)
-                worker_request(Generation("id", model, prompt, parameters, budget, 0.0, lambda: None))
+                for family in ("hermes", "llama3_json", "mistral", "pythonic"):
+                    calling = calling_of(model, parameters, family)
+                    worker_request(Generation("id", model, prompt, parameters, budget, 0.0, lambda: None, calling))
     except ServiceError as error:
         return error
     return None
