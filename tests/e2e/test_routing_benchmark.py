@@ -7,6 +7,7 @@ each of up to three: 6 requests meet 3 * (1 - (2/3)^6) = 2.7 workers, so about 3
 """
 
 import importlib.util
+import random
 import sys
 import time
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
-from service.channels import open_channel
+from service.channels import open_aio_channel, open_channel
 
 pytestmark = pytest.mark.e2e
 
@@ -93,3 +95,37 @@ def generated_tokens(fleet: Any) -> int:
             stats = worker_pb2_grpc.WorkerServiceStub(channel).GetStats(worker_pb2.GetStatsRequest())
             total += stats.generated_tokens
     return total
+
+
+async def test_conversations_find_their_history_where_it_is(benchmark: Any, fleet: Any) -> None:
+    """Field report B14, over three workers: each turn finds at least the prompt before it, down to a block of 16.
+
+    Six conversations take turns, so each worker has some. The same words under another salt are another world.
+    """
+    dice = random.Random("conversations")
+    chats = [dice.choices(range(1000), k=200) for _ in range(6)]
+    flags = ["--listen", "127.0.0.1:0", "--http-listen", "", "--log-level", "warning"]
+    command = ("-m", "gateway", "--workers", ",".join(fleet.pools), "--managers", fleet.manager, *flags)
+    with benchmark.process(*command) as ready:
+        async with open_aio_channel(str(ready[0]["grpc"])) as channel:
+            gateway = gateway_pb2_grpc.GatewayServiceStub(channel)
+            await benchmark.all_ready(gateway, 3)
+            for turn in range(3):
+                for chat in chats:
+                    before = 0 if turn == 0 else (len(chat) - 50) // 16 * 16
+                    answer, cached = await said(gateway, chat)
+                    assert cached >= before
+                    chat += answer + dice.choices(range(1000), k=50 - len(answer))
+            assert (await said(gateway, chats[0], cache_salt="another"))[1] == 0
+
+
+async def said(gateway: Any, prompt: list[int], **options: Any) -> tuple[list[int], int]:
+    """An answer of four tokens, and how many of the prompt's were cached."""
+    request = gateway_pb2.GenerateRequest(token_ids=gateway_pb2.TokenIds(ids=prompt))
+    request.options.CopyFrom(gateway_pb2.GenerateOptions(max_tokens=4, ignore_eos=True, **options))
+    tokens: list[int] = []
+    cached = 0
+    async for piece in gateway.Generate(request, timeout=60):
+        tokens += piece.token_ids
+        cached = max(cached, piece.usage.cached_tokens)
+    return tokens, cached
