@@ -187,7 +187,9 @@ def _tool_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _beside_a_grammar(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What a text that must match a grammar cannot have."""
-    if "response_format" not in values and values.get(TOOL_CHOICE, AUTO).freedom is not Freedom.CALLS:
+    freedom = values.get(TOOL_CHOICE, AUTO).freedom
+    strict = freedom is Freedom.TEXT_OR_CALLS and any(function.strict for function in values.get(TOOLS, ()))
+    if "response_format" not in values and freedom is not Freedom.CALLS and not strict:
         return
     if values.get("ignore_eos"):
         yield "ignore_eos", "true found, a text that matches a constraint ends where it is complete"

@@ -1,7 +1,7 @@
 """What a request with tools needs: a parser per answer, and the grammar that makes the model call where it must."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.errors import InvalidRequest
 from gateway.grammars import FORMAT, Grammar
@@ -11,7 +11,7 @@ from gateway.text.tokenizer import Tokenizer
 from gateway.tools.families import Family, ParserName, family_of
 from gateway.tools.functions import TOOL_CHOICE, TOOLS, Freedom, Function
 from gateway.tools.reader import CallReader
-from gateway.tools.structure import Spelling, arguments_rules, json_rule
+from gateway.tools.structure import ANY_ARGUMENTS, Spelling, arguments_rules, json_rule
 
 # A small model that may always add another call never ends.
 MAX_CALLS = 16
@@ -72,15 +72,30 @@ def _special_ids(tokenizer: Tokenizer, marks: Sequence[str]) -> dict[str, int]:
 def _grammar(
     family: Family, functions: Sequence[Function], parameters: Parameters, spelling: Spelling
 ) -> Grammar | None:
-    answer = parameters.response_format
-    must_call = parameters.tool_choice.freedom is Freedom.CALLS
-    if not must_call and answer is None:
-        return None
+    answer, freedom = parameters.response_format, parameters.tool_choice.freedom
     most = MAX_CALLS if parameters.parallel_tool_calls and parameters.tool_choice.function is None else 1
-    rules = [family.rules(functions, most, spelling), *arguments_rules(functions)]
-    if must_call or answer is None:
-        return Grammar("lark", "\n".join(["start: calls", *rules]), TOOLS)
-    return Grammar("lark", "\n".join(["start: calls | answer", _answer(answer), *rules]), answer.parameter)
+    if freedom is Freedom.CALLS:
+        return _lark(TOOLS, "start: calls", *_calls(family, functions, most, spelling))
+    if answer is not None:
+        start = "start: calls | answer"
+        return _lark(answer.parameter, start, _answer(answer), *_calls(family, functions, most, spelling))
+    if not any(function.strict for function in functions):
+        return None
+    # What the others take is theirs to say, as it is where none is strict.
+    bound = [one if one.strict else replace(one, parameters=ANY_ARGUMENTS) for one in functions]
+    if family.led is None:
+        start = f'start: calls | PLAIN | ""\nPLAIN: /{family.plain}/'
+        return _lark(TOOLS, start, *_calls(family, bound, most, spelling))
+    spelling = replace(spelling, led=family.led)
+    return _lark(TOOLS, "start: calls? plain", *spelling.lead_rules(), *_calls(family, bound, most, spelling))
+
+
+def _calls(family: Family, functions: Sequence[Function], most: int, spelling: Spelling) -> list[str]:
+    return [family.rules(functions, most, spelling), *arguments_rules(functions)]
+
+
+def _lark(parameter: str, *rules: str) -> Grammar:
+    return Grammar("lark", "\n".join(rules), parameter)
 
 
 def _answer(grammar: Grammar) -> str:

@@ -27,13 +27,16 @@ class Family:
         marks: its marks that may be special tokens, which are no text otherwise.
         words: what chat templates of this family say, any of them.
         call_id: makes the id of a call.
-        begins: whether an answer has calls only at its beginning.
+        led: the mark that calls begin with, anywhere in an answer; None where an answer begins with them.
+        plain: where an answer begins with its calls, a regular expression of one that has none.
     """
 
     parser: Callable[[Container[str]], Parser]
     rules: Callable[[Sequence[Function], int, Spelling], str]
     marks: tuple[str, ...]
     words: tuple[str, ...]
+    led: str | None = None
+    plain: str = ""
     call_id: Callable[[], str] = _call_id
 
 
@@ -44,17 +47,23 @@ FAMILIES: Mapping[str, Family] = {
         mistral.rules,
         (mistral.OPEN, mistral.CALL_ID, mistral.ARGS),
         (mistral.OPEN,),
-        mistral.call_id,
+        led=mistral.OPEN,
+        call_id=mistral.call_id,
     ),
-    "hermes": Family(hermes.HermesParser, hermes.rules, (hermes.OPEN, hermes.CLOSE), (hermes.OPEN,)),
+    "hermes": Family(hermes.HermesParser, hermes.rules, (hermes.OPEN, hermes.CLOSE), (hermes.OPEN,), led=hermes.OPEN),
     "pythonic": Family(
         pythonic.PythonicParser,
         pythonic.rules,
         (*pythonic.MARKS, pythonic.CLOSE),
         (pythonic.MARKS[0], "[func_name1(params_name1=params_value1"),
+        plain=r"\s*[^\s\[](.|\n)*",
     ),
     "llama3_json": Family(
-        llama.LlamaParser, llama.rules, (llama.TAG,), (llama.TAG, '{"name": function name, "parameters": dictionary of')
+        llama.LlamaParser,
+        llama.rules,
+        (llama.TAG,),
+        (llama.TAG, '{"name": function name, "parameters": dictionary of'),
+        plain=r"\s*[^\s{](.|\n)*",
     ),
 }
 

@@ -11,9 +11,13 @@ from gateway.tools.functions import Function
 
 NEW_LINE = "\n"
 
+# The rule of a text that leads to a call.
+LEAD = "lead"
+
 # As models write it, on one line: where any white space may stand, a small model writes it for ever.
 JSON_STYLE: Mapping[str, Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
+ANY_ARGUMENTS: Mapping[str, Any] = {"type": "object"}
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 # Beside these a type would say nothing new, and compilers take fewer words beside them.
@@ -26,12 +30,26 @@ class Spelling:
 
     Attributes:
         special_ids: of marks that are special tokens, which no text spells.
+        led: the mark before which any text may stand; None where calls are all there is.
     """
 
     special_ids: Mapping[str, int]
+    led: str | None = None
 
     def mark(self, mark: str) -> str:
         """A mark of the family's syntax."""
+        return LEAD if mark == self.led else self._spelled(mark)
+
+    def lead_rules(self) -> list[str]:
+        """The rules of a text that ends with the first mark in it, and of one that no call follows."""
+        if self.led is None:
+            return []
+        # No text spells a special token, so there is but one place where the text can end. A mark that is text ends
+        # it where it is complete, or what follows could be text too.
+        lazy = "" if self.led in self.special_ids else "[lazy]"
+        return [f"{LEAD}{lazy}: TEXT {self._spelled(self.led)}", "plain: TEXT", r"TEXT: /(.|\n)*/"]
+
+    def _spelled(self, mark: str) -> str:
         id_ = self.special_ids.get(mark)
         return quoted(mark) if id_ is None else f"<[{id_}]>"
 

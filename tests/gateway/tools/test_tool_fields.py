@@ -76,6 +76,7 @@ def test_a_choice_is_read(given: Any, choice: ToolChoice) -> None:
         ({"tools": [F], "parallel_tool_calls": 1}, "parallel_tool_calls"),
         ({"tools": [F], "tool_choice": "required", "ignore_eos": True}, "ignore_eos"),
         ({"tools": [F], "tool_choice": "required", "beam_width": 2}, "beam_width"),
+        ({"tools": [F], "ignore_eos": True}, "ignore_eos"),
     ],
 )
 def test_what_is_no_tool_is_named(document: dict[str, Any], named: str) -> None:

@@ -80,6 +80,16 @@ def write(model: ServedModel, grammar: Grammar, seed: int) -> str:
     raise AssertionError("no end")
 
 
+def accepts(model: ServedModel, grammar: Grammar, text: str) -> bool:
+    """Whether a model could have written it and ended there."""
+    tokenizer = model.tokenizer
+    vocabulary = LLTokenizer(tokenizer._backend.to_str(), n_vocab=model.vocab_size, eos_token=tokenizer.id_of(END))
+    matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar.source), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    ids = tokenizer.encode(text)
+    return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+
+
 def read(calling: Calling, text: str) -> list[tuple[str, Any]]:
     """The calls of a text that holds nothing else."""
     parser = calling.family.parser(calling.names)
@@ -177,6 +187,38 @@ def test_a_free_answer_is_a_call_or_what_it_has_to_match() -> None:
     with pytest.raises(InvalidRequest) as caught:
         calling_of(model, parameters(FUNCTIONS, AUTO, response_format=Grammar("regex", "a")), "hermes")
     assert list(caught.value.problems) == ["response_format"]
+
+
+CASES = {
+    "hermes": ("<tool_call>\n{0}\n</tool_call>", '{{"name": "{0}", "arguments": {1}}}', "Well. "),
+    "mistral": ("[TOOL_CALLS][{0}]", '{{"name": "{0}", "arguments": {1}}}', "Well. "),
+    "llama3_json": ("{0}", '{{"name": "{0}", "parameters": {1}}}', ""),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "special"),
+    [("hermes", ()), ("hermes", ("<tool_call>",)), ("mistral", ("[TOOL_CALLS]",)), ("llama3_json", ())],
+)
+def test_strict_functions_are_called_as_they_say_or_not_at_all(name: Any, special: Sequence[str]) -> None:
+    model = model_with(*special)
+    # No compiler knows the second one's schema, and it need not.
+    odd = {"type": "object", "properties": {"a": {"type": "octopus"}}}
+    functions = [Function("get_weather", None, SCHEMA, strict=True), Function("free", None, odd)]
+    calling = calling_of(model, parameters(functions, AUTO), name)
+    assert calling is not None
+    assert calling.grammar is not None
+    around, inside, before = CASES[name]
+
+    def call(function: str, arguments: str) -> str:
+        return before + around.format(inside.format(function, arguments))
+
+    fits, free = '{"city": "Lima", "kind": [1]}', '{"whatever": ["it", "is"]}'
+    for text in ("", "Hello.", "It is {1}, [2] or <3>.\n", call("get_weather", fits), call("free", free)):
+        assert accepts(model, calling.grammar, text), text
+    for arguments in ("{}", '{"city": "Rome", "kind": [1]}', '{"city": "Lima", "kind": [1], "more": 1}', free):
+        assert not accepts(model, calling.grammar, call("get_weather", arguments)), arguments
+    assert not accepts(model, calling.grammar, call("nobody", "{}"))
 
 
 def test_a_free_model_is_not_bound() -> None:
