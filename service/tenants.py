@@ -48,19 +48,16 @@ def kv_quotas(document: Mapping[str, Any]) -> dict[str, KvQuota]:
         SettingsError: a quota is none, or two tenants that share a root differ.
     """
     defaults = _table(document.get("defaults", {}), "defaults")
-    found: dict[str, KvQuota] = {}
+    found: dict[str, KvQuota | None] = {}
     for name, row in _table(document.get("tenants", {}), "tenants").items():
         row = {**defaults, **_table(row, f"tenants.{name}")}
         shared = row.get("digest_root")
         if shared is not None and not isinstance(shared, str):
             raise SettingsError(f"tenants.{name}.digest_root: must be a text")
         quota = _quota(name, row)
-        root = digest_root_of(name, shared)
-        if quota is None:
-            continue
-        if found.setdefault(root, quota) != quota:
-            raise SettingsError(f"tenants.{name}: another KV quota than another tenant of digest root {shared!r}")
-    return found
+        if found.setdefault(digest_root_of(name, shared), quota) != quota:
+            raise SettingsError(f"tenants.{name}: another KV quota than another tenant of its digest root")
+    return {root: quota for root, quota in found.items() if quota is not None}
 
 
 def _table(value: object, name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A real gateway with tenants before a toy worker: who is let in, what is refused and until when, and whose turn it is."""
+"""A real gateway with tenants before a toy worker: who is let in, what is refused until when, and whose turn it is."""
 
 import hashlib
 import signal
