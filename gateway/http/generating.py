@@ -133,6 +133,8 @@ class _Answer:
             together = echoed(together, echoes)
         async with contextlib.aclosing(complete(together)) as parts:
             if given.stream:
+                if tasks[0].grammar is not None:
+                    events.head_seconds = sse.COMPILE_SECONDS
                 chunks = Chunks(self._shape, head)
                 await self._send_events(events, chunks, parts, include_usage=given.include_usage)
                 return None

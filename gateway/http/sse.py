@@ -18,6 +18,10 @@ from starlette.types import Send
 
 HEAD_SECONDS = 0.25
 
+# What the output must match is compiled before anything is generated, and may be refused: a second for a worker's first
+# grammar, whose vocabulary has to be read too, and some for a large one.
+COMPILE_SECONDS = 5.0
+
 COMMENT = b": waiting\n\n"
 DONE = b"data: [DONE]\n\n"
 
@@ -47,10 +51,12 @@ class EventStream:
 
     Attributes:
         started: whether the head is out, after which an error can only be an event.
+        head_seconds: silence after which it goes out with a comment.
     """
 
     def __init__(self, send: Send, keep_alive_seconds: float) -> None:
         self.started = False
+        self.head_seconds = HEAD_SECONDS
         self._send = send
         self._keep_alive_seconds = keep_alive_seconds
         self._written = 0
@@ -81,7 +87,7 @@ class EventStream:
             await asyncio.gather(pulse, return_exceptions=True)
 
     async def _pulse(self) -> None:
-        seconds = HEAD_SECONDS
+        seconds = self.head_seconds
         while True:
             written = self._written
             await asyncio.sleep(seconds)
