@@ -40,7 +40,8 @@ class Family:
     call_id: Callable[[], str] = _call_id
 
 
-# In the order in which templates are looked through: the words of the later ones are less their own.
+# In the order in which templates are looked through. A template may say words of two: what it tells the model to write
+# goes before the marks it knows.
 FAMILIES: Mapping[str, Family] = {
     "mistral": Family(
         mistral.MistralParser,
@@ -51,19 +52,19 @@ FAMILIES: Mapping[str, Family] = {
         call_id=mistral.call_id,
     ),
     "hermes": Family(hermes.HermesParser, hermes.rules, (hermes.OPEN, hermes.CLOSE), (hermes.OPEN,), led=hermes.OPEN),
-    "pythonic": Family(
-        pythonic.PythonicParser,
-        pythonic.rules,
-        (*pythonic.MARKS, pythonic.CLOSE),
-        (pythonic.MARKS[0], "[func_name1(params_name1=params_value1"),
-        plain=r"\s*[^\s\[](.|\n)*",
-    ),
     "llama3_json": Family(
         llama.LlamaParser,
         llama.rules,
         (llama.TAG,),
         (llama.TAG, '{"name": function name, "parameters": dictionary of'),
         plain=r"\s*[^\s{](.|\n)*",
+    ),
+    "pythonic": Family(
+        pythonic.PythonicParser,
+        pythonic.rules,
+        (*pythonic.MARKS, pythonic.CLOSE),
+        (pythonic.MARKS[0], "[func_name1(params_name1=params_value1"),
+        plain=r"\s*[^\s\[](.|\n)*",
     ),
 }
 

@@ -264,6 +264,15 @@ def test_what_cannot_be_enforced_is_refused_before_anything_is_generated(client:
     assert chat(client, tools=[odd], max_tokens=4).choices[0].finish_reason in ("length", "stop")
 
 
+def test_the_page_shows_what_works(client: openai.OpenAI, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "openai.md").read_text()
+    *_, example = re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    exec(example, {"client": client})
+    called, said = capsys.readouterr().out.split("\n", 1)
+    assert re.fullmatch(r"get_weather \{'city': '(Lima|Cusco)'(, 'days': [1-7])?\}", called)
+    assert said.strip()
+
+
 def test_grpc_has_calls_and_constraints(stack: Stack) -> None:
     functions = [
         gateway_pb2.Tool(name=one["function"]["name"], parameters_json_schema=json.dumps(one["function"]["parameters"]))

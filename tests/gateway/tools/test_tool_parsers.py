@@ -257,6 +257,12 @@ def test_any_chunking_gives_the_same(family: str, shards: list[str], cuts: list[
         ("auto", "[AVAILABLE_TOOLS] [TOOL_CALLS]", "mistral"),
         ("auto", '{"name": function name, "parameters": dictionary of argument name', "llama3_json"),
         ("auto", "[func_name1(params_name1=params_value1, ...)]", "pythonic"),
+        (
+            "auto",
+            'in the format {"name": function name, "parameters": dictionary of ... <|python_start|>',
+            "llama3_json",
+        ),
+        ("auto", "<|python_start|>", "pythonic"),
         ("auto", "{{ messages }}", None),
         ("none", "<tool_call>", None),
         ("mistral", "<tool_call>", "mistral"),
