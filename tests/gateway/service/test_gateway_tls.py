@@ -1,5 +1,6 @@
 """TLS on both sides of a real gateway: clients verify it, it and its worker verify each other."""
 
+import asyncio
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -9,8 +10,11 @@ from typing import Any
 import grpc
 import pytest
 
-from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from model_worker.registration import Announcer
+from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc, registry_pb2, registry_pb2_grpc
 from service.channels import TlsFiles, open_channel
+
+TENANTS = Path(__file__).resolve().parents[3] / "deploy" / "tenants.example.toml"
 
 pytestmark = [
     pytest.mark.e2e,
@@ -65,3 +69,29 @@ def test_a_gateway_without_a_certificate_is_told_why_its_worker_is_unusable(
     gateway = start_gateway(worker.address, "--worker-ca", str(worker_certificate))
     log = gateway.wait_for(lambda event: "cannot be used" in str(event.get("message")))
     assert f"worker {worker.address} cannot be used: " in log["message"]
+
+
+async def test_a_worker_announces_itself_by_certificate_and_token(
+    start_worker: Callable[..., Any],
+    start_gateway: Callable[..., Any],
+    identities: dict[str, tuple[Path, Path]],
+) -> None:
+    """It needs no tenant's key, where all others do."""
+    (certificate, key), (worker_certificate, worker_key) = identities["gateway"], identities["worker"]
+    token = "operators-secret-token"
+    own = ["--tls-certificate", certificate, "--tls-key", key, "--tls-client-ca", worker_certificate]
+    worker = start_worker()
+    gateway = start_gateway("", "--registration-token", token, "--tenants", str(TENANTS), *map(str, own))
+    announcer = Announcer(
+        [gateway.address], worker.address, "x", token, TlsFiles(certificate, worker_certificate, worker_key)
+    )
+    announcing = asyncio.create_task(announcer.run())
+    await asyncio.to_thread(gateway.wait_event, "ready")
+    announcing.cancel()
+    await announcer.leave()
+    request = registry_pb2.RegisterRequest(address="w:1")
+    with open_channel(gateway.address, TlsFiles(certificate, *identities["stranger"])) as channel:
+        registry = registry_pb2_grpc.RegistryServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as refused:
+            registry.Register(request, timeout=30, metadata=(("authorization", f"Bearer {token}"),))
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
