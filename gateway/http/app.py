@@ -27,12 +27,25 @@ from service.request_ids import HEADER
 TRACED = {ChatShape.path: spans.CHAT, CompletionShape.path: spans.COMPLETION}
 
 
-def application(surface: Surface) -> ASGIApp:
-    """The application. Pages of other origins may call it only where the settings name them."""
+def routes(surface: Surface) -> list[Route]:
+    """What is served where."""
     pages = Pages(surface)
     calls = [
         Route(shape.path, Generating(shape, surface), methods=["POST"]) for shape in (ChatShape(), CompletionShape())
     ]
+    return [
+        *calls,
+        Route("/v1/models", pages.models),
+        Route("/v1/models/{id:path}", pages.model),
+        Route("/health", pages.health),
+        Route("/livez", pages.live),
+        Route("/metrics", pages.metrics),
+        Route(openapi.PATH, pages.describe),
+    ]
+
+
+def application(surface: Surface) -> ASGIApp:
+    """The application. Pages of other origins may call it only where the settings name them."""
     middleware = []
     if surface.settings.http_cors_origins:
         cors = Middleware(
@@ -47,15 +60,7 @@ def application(surface: Surface) -> ASGIApp:
     open_metrics = surface.settings.http_open_metrics
     middleware.append(Middleware(Door, gate=surface.gate, open_metrics=open_metrics))
     made = Starlette(
-        routes=[
-            *calls,
-            Route("/v1/models", pages.models),
-            Route("/v1/models/{id:path}", pages.model),
-            Route("/health", pages.health),
-            Route("/livez", pages.live),
-            Route("/metrics", pages.metrics),
-            Route(openapi.PATH, pages.describe),
-        ],
+        routes=routes(surface),
         middleware=middleware,
         exception_handlers={HTTPException: _no_route, ServiceError: _refused, Exception: _failed},
     )

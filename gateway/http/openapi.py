@@ -20,7 +20,7 @@ _OWN_STATUSES = (405, 408, 413, 415)
 _REQUEST_ID = {
     "name": HEADER,
     "in": "header",
-    "description": "Names the request in logs and traces; the answer's name begins with it where it is short and plain.",
+    "description": "Names the request in logs and traces. The answer's begins with it, where it is short and plain.",
     "schema": {"type": "string"},
 }
 _TRACEPARENT = {

@@ -1,0 +1,140 @@
+"""Whatever a message of the gateway's gRPC surface holds, it is served or refused: never UNKNOWN, never INTERNAL, no
+text of the caller's in an error, and nothing left behind.
+"""
+
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from hostile_messages import broken_bytes, messages
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from octavo.gateway.v1 import gateway_pb2
+from service.errors import status_of
+
+SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"]
+METHODS = [method.name for method in SERVICE.methods]
+
+# What a caller can bring about. UNAVAILABLE is not among them: the worker is there, and stays.
+ALLOWED = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNIMPLEMENTED,
+}
+SECRET = "kQ7zvK-nobody-else-says-this"
+EXAMPLES = {"ci": 25, "soak": 1500}
+
+
+class Surface:
+    """The gateway's methods as bytes in, code out."""
+
+    def __init__(self, gateway: Any, page: str) -> None:
+        self.gateway = gateway
+        self.codes: Counter[tuple[str, str]] = Counter()
+        self._page = page
+
+    def send(self, method: str, data: bytes) -> None:
+        streams = SERVICE.methods_by_name[method].server_streaming
+        path = f"/{SERVICE.full_name}/{method}"
+        try:
+            if streams:
+                list(self.gateway.channel.unary_stream(path)(data, timeout=60))
+            else:
+                self.gateway.channel.unary_unary(path)(data, timeout=60)
+            code = grpc.StatusCode.OK
+        except grpc.RpcError as error:
+            code = error.code()
+            self._check(error)
+        assert code in ALLOWED, code
+        self.codes[method, code.name] += 1
+
+    def _check(self, error: Any) -> None:
+        """An error is short, named and in the service's own words."""
+        assert len(error.details()) < 4096
+        assert SECRET not in error.details()
+        assert SECRET not in str(error.trailing_metadata())
+        assert "Traceback" not in error.details()
+        status = status_of(error)
+        assert status is not None, error
+        kinds = [detail.TypeName() for detail in status.details]
+        assert kinds.count(error_details_pb2.ErrorInfo.DESCRIPTOR.full_name) == 1
+        assert kinds.count(error_details_pb2.RequestInfo.DESCRIPTOR.full_name) == 1
+
+    def running(self) -> list[str]:
+        """The gauges of what is under way that are not 0."""
+        with urllib.request.urlopen(f"http://{self._page}/metrics", timeout=30) as response:
+            lines = response.read().decode().splitlines()
+        return [line for line in lines if line.startswith("octavo_gateway_running_") and not line.endswith(" 0.0")]
+
+
+@pytest.fixture
+def surface(start_worker: Any, start_gateway: Any) -> Iterator[Surface]:
+    worker = start_worker("--max-context", "48")
+    gateway = start_gateway(worker.address, "--metrics", "127.0.0.1:0", "--max-prompt-bytes", "60000")
+    surface = Surface(gateway, gateway.wait_event("ready")["metrics"])
+    yield surface
+    assert gateway.process.poll() is None
+    assert surface.running() == []
+    assert not [event for event in gateway.seen if event.get("level") == "ERROR"]
+    print(dict(surface.codes))
+
+
+@pytest.mark.e2e
+def test_any_message_is_served_or_refused(surface: Surface) -> None:
+    fuzz(surface, EXAMPLES["ci"])
+    # Past the first checks, too.
+    assert {method for method, code in surface.codes if code == "OK"} == set(METHODS)
+
+
+@pytest.mark.soak
+def test_any_message_is_served_or_refused_for_long(surface: Surface) -> None:
+    fuzz(surface, EXAMPLES["soak"])
+    assert {method for method, code in surface.codes if code == "OK"} == set(METHODS)
+
+
+def fuzz(surface: Surface, examples: int) -> None:
+    for method in METHODS:
+        kind = SERVICE.methods_by_name[method].input_type
+        send_all(surface, method, spiked(method), examples)
+        send_all(surface, method, broken_bytes(kind), examples)
+
+
+@st.composite
+def spiked(draw: Any, method: str) -> bytes:
+    """Any message, with a secret where a caller's text is expected, and mostly for a model that is served."""
+    message: Any = draw(messages(SERVICE.methods_by_name[method].input_type))
+    if draw(st.integers(0, 7)) and method != "ListModels":
+        message.ClearField("model")
+    if draw(st.booleans()):
+        match message:
+            case gateway_pb2.GenerateRequest():
+                message.prompt = f"{SECRET}{message.prompt}"
+            case gateway_pb2.ChatRequest():
+                message.messages.add(role="user", content=SECRET)
+            case gateway_pb2.TokenizeRequest():
+                message.text = f"{SECRET}{message.text}"
+    return bytes(message.SerializeToString())
+
+
+def send_all(surface: Surface, method: str, data: st.SearchStrategy[bytes], examples: int) -> None:
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(sent=data)
+    def every(sent: bytes) -> None:
+        surface.send(method, sent)
+
+    every()
