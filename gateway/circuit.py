@@ -12,8 +12,8 @@ from dataclasses import dataclass
 FAILURES = 3
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
-# A trial call that never told how it went does not keep the peer out for good.
-TRIAL_SECONDS = 30.0
+# A trial whose caller left, or that is just slow, gives way to another one.
+TRIAL_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Circuit:
     _is_open: bool = False
     _trial_until: float = 0.0
 
-    def closed_at(self, now: float) -> bool:
+    def takes_calls(self, now: float) -> bool:
         """Whether a call may be made: ``now`` is in seconds of a monotonic clock."""
         return not self._is_open or (now >= self._open_until and now >= self._trial_until)
 

@@ -95,7 +95,7 @@ class _Manager:
     async def match(self, request: lookup_pb2.MatchPrefixRequest, seconds: float) -> Sequence[lookup_pb2.PoolMatch]:
         """Its pools, none when it does not answer."""
         began = time.monotonic()
-        if not self._circuit.closed_at(began):
+        if not self._circuit.takes_calls(began):
             self._metrics.looked_up(SKIPPED)
             return ()
         self._circuit.begin(began)

@@ -118,7 +118,7 @@ class Router:
             raise self._unavailable(left or serving or self._workers)
         now = time.monotonic()
         # Where the circuits of all are open nothing is gained by refusing: any of them may have come to itself.
-        closed = [worker for worker in usable if worker.circuit.closed_at(now)] or usable
+        closed = [worker for worker in usable if worker.circuit.takes_calls(now)] or usable
         choice = await self._policy.choose(closed, Wanted(token_ids, root or common_pb2.PrefixRoot()))
         choice.worker.workload.book(request_id, choice.chain, choice.prompt_tokens)
         if self._metrics is not None:

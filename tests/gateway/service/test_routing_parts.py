@@ -21,13 +21,13 @@ def test_failures_in_a_row_open_a_circuit_for_a_growing_time() -> None:
     circuit = Circuit()
     for _ in range(FAILURES - 1):
         broken(circuit, 0.0)
-        assert circuit.closed_at(0.0)
+        assert circuit.takes_calls(0.0)
     broken(circuit, 0.0)
     now = 0.0
     for pause in (1, 2, 4, 8, 16, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS):
-        assert not circuit.closed_at(now + pause - 0.001)
+        assert not circuit.takes_calls(now + pause - 0.001)
         now += pause
-        assert circuit.closed_at(now)
+        assert circuit.takes_calls(now)
         broken(circuit, now)  # the trial
 
 
@@ -36,12 +36,12 @@ def test_one_call_tries_a_circuit_whose_pause_is_over() -> None:
     for _ in range(FAILURES):
         broken(circuit, 0.0)
     circuit.begin(1.0)
-    assert not circuit.closed_at(1.5)
+    assert not circuit.takes_calls(1.5)
     circuit.failed(1.6)  # 1.6 + 2 s
-    assert not circuit.closed_at(3.5)
+    assert not circuit.takes_calls(3.5)
     circuit.begin(3.6)
     circuit.answered()
-    assert circuit.closed_at(3.7)
+    assert circuit.takes_calls(3.7)
 
 
 def test_a_trial_that_breaks_after_its_first_answer_opens_the_circuit_for_longer() -> None:
@@ -51,13 +51,13 @@ def test_a_trial_that_breaks_after_its_first_answer_opens_the_circuit_for_longer
     circuit.begin(1.0)
     circuit.answered()
     circuit.failed(2.0)
-    assert not circuit.closed_at(3.9)  # 2 + 2 s
+    assert not circuit.takes_calls(3.9)  # 2 + 2 s
     circuit.begin(4.0)
     circuit.answered()
     circuit.succeeded()
     for _ in range(FAILURES - 1):
         broken(circuit, 5.0)
-    assert circuit.closed_at(5.0)
+    assert circuit.takes_calls(5.0)
 
 
 def test_a_trial_that_never_tells_gives_way_to_another() -> None:
@@ -65,8 +65,8 @@ def test_a_trial_that_never_tells_gives_way_to_another() -> None:
     for _ in range(FAILURES):
         broken(circuit, 0.0)
     circuit.begin(1.0)
-    assert not circuit.closed_at(1.0 + TRIAL_SECONDS - 0.1)
-    assert circuit.closed_at(1.0 + TRIAL_SECONDS)
+    assert not circuit.takes_calls(1.0 + TRIAL_SECONDS - 0.1)
+    assert circuit.takes_calls(1.0 + TRIAL_SECONDS)
 
 
 def test_calls_that_began_before_a_circuit_opened_do_not_lengthen_its_pause() -> None:
@@ -75,7 +75,7 @@ def test_calls_that_began_before_a_circuit_opened_do_not_lengthen_its_pause() ->
         circuit.begin(0.0)
     for _ in range(FAILURES + 20):
         circuit.failed(0.5)
-    assert circuit.closed_at(1.5)
+    assert circuit.takes_calls(1.5)
 
 
 class Clock:
