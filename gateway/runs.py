@@ -71,23 +71,21 @@ async def running(
     demand = Demand(task.cost, task.answers, task.parameters.priority, task.remaining())
     async with caller.place(task.model.name, demand) as waited:
         worker = await route(task, migrations.router)
-        pieces = run(task, caller, worker, migrations, metrics)
-        async with contextlib.aclosing(pieces), contextlib.aclosing(_after(waited, pieces)) as late:
-            yield late if waited else pieces
+        async with contextlib.aclosing(run(task, caller, worker, waited, migrations, metrics)) as pieces:
+            yield pieces
 
 
-async def _after(waited: float, pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, None]:
-    """The pieces of a generation that waited here before a worker saw it."""
-    async for piece in pieces:
-        if piece.finish is not None:
-            usage = piece.finish.usage
-            usage = replace(usage, queue_seconds=usage.queue_seconds + waited)
-            piece = replace(piece, finish=replace(piece.finish, usage=usage))
-        yield piece
+def _after(waited: float, piece: Piece) -> Piece:
+    """The last piece of a sample that waited here before a worker saw it."""
+    if piece.finish is None:
+        return piece
+    usage = piece.finish.usage
+    usage = replace(usage, queue_seconds=usage.queue_seconds + waited)
+    return replace(piece, finish=replace(piece.finish, usage=usage))
 
 
 async def run(
-    task: Generation, caller: Caller, worker: Worker, migrations: Migrations, metrics: SurfaceMetrics
+    task: Generation, caller: Caller, worker: Worker, waited: float, migrations: Migrations, metrics: SurfaceMetrics
 ) -> AsyncGenerator[Piece, None]:
     """Run a generation on a worker, and on others when that is gone. Closing it closes the worker's call.
 
@@ -111,6 +109,8 @@ async def run(
             with journey, metrics.request(task.model.name, task.parameters.n, task.arrived) as meter:
                 async for piece in source:
                     begun = True
+                    if waited:
+                        piece = _after(waited, piece)
                     tokens += len(piece.token_ids)
                     finish = piece.finish or finish
                     meter.see(piece)
@@ -130,10 +130,12 @@ async def run(
             "not finished" if finish is None else finish.reason.name.lower(),
             extra={
                 "request_id": task.request_id,
+                "tenant": task.tenant.name,
                 "worker": journey.worker.address,
                 "prompt_tokens": len(task.prompt.token_ids),
                 "completion_tokens": tokens,
                 "cached_tokens": 0 if finish is None else finish.usage.cached_tokens,
+                "waited_seconds": round(waited, 4),
                 "seconds": round(time.monotonic() - task.arrived, 4),
                 "migrations": journey.migrations,
                 "paused_seconds": round(journey.paused_seconds, 4),
