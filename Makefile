@@ -22,7 +22,7 @@ FETCHED := $(MODEL)/octavo-model.json
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help env model serve check lint test soak protos protos-lint protos-baseline map clean
+.PHONY: help env model serve check lint test clients-test soak protos protos-lint protos-baseline map clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -59,7 +59,11 @@ test: lint $(FETCHED) ## everything but long runs, GPU and containers
 	# Triton reads TRITON_INTERPRET when it is imported, so its interpreter and its compiler have a process each.
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -m interpret tests/kernels/interpret
 	$(BIN)/pytest -q -m aot tests/kernels/aot
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m 'not soak and not gpu and not compose and not interpret and not aot'
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m 'not soak and not gpu and not compose and not interpret and not aot and not clients'
+
+clients-test: $(INSTALLED) ## the contract with other people's clients, each in an environment of its own
+	tests/clients/setup.sh
+	$(BIN)/pytest -q tests/clients
 
 soak: $(INSTALLED) $(FETCHED) ## long runs
 	$(BIN)/pytest -m soak
