@@ -255,7 +255,9 @@ def test_sampling_parameters_and_logprobs_pass_through(gateway: Any, worker: Any
         assert [(one.token_id, one.logprob) for one in entry.top] == [(0, -0.5), (1, -0.5)]
 
 
-def test_worker_errors_reach_the_client(gateway: Any) -> None:
+def test_worker_errors_reach_the_client(worker: Any, start_gateway: Any) -> None:
+    gateway = start_gateway(worker.address, "--migration-wait-seconds", "0")
+    gateway.wait_event("ready")
     code, message, _ = refused(lambda: generate(gateway, "FULL", max_tokens=9))
     assert (code, message) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full")
     code, message, _ = refused(lambda: generate(gateway, "BREAK", max_tokens=9))

@@ -124,7 +124,7 @@ def test_an_expired_deadline_never_reaches_the_worker(start_worker: Any, start_g
 
 def test_readiness_follows_the_worker(start_worker: Any, start_gateway: Any, free_port: int) -> None:
     address = f"127.0.0.1:{free_port}"
-    gateway = start_gateway(address)
+    gateway = start_gateway(address, "--migration-wait-seconds", "0")
     gateway.wait_health(serving=False)
     error = failure(lambda: open_stream(gateway))
     assert error.code() == grpc.StatusCode.UNAVAILABLE
