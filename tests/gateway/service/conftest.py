@@ -108,7 +108,11 @@ class Gateway(Child):
 
     def __init__(self, arguments: list[str]) -> None:
         super().__init__(["-m", "gateway", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", *arguments])
-        self.address = str(self.wait_for(lambda event: "grpc" in event)["grpc"])
+        said = self.wait_for(lambda event: "grpc" in event)
+        self.address = str(said["grpc"])
+        if said.get("event") == "ready":
+            # It comes by another pipe than the log, and may overtake the line that tells the address: for later.
+            self._events.put(said)
         self.channel = open_channel(self.address)
         self.stub = gateway_pb2_grpc.GatewayServiceStub(self.channel)
 
