@@ -1,7 +1,9 @@
 """A real gateway with tenants before a toy worker: who is let in, what is refused until when, and whose turn it is."""
 
 import hashlib
+import random
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -316,6 +318,36 @@ def test_a_full_queue_is_refused_and_says_when(gateway: Any, toy: Any) -> None:
         assert (error.code(), reason(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
         assert 1 <= retry_seconds(error) <= 60
         waiting.cancel()
+
+
+def test_random_ends_leave_nothing_taken(gateway: Any, toy: Any) -> None:
+    """60 calls of three tenants on both surfaces, each ended by itself, its client or its deadline, wherever it is."""
+    chance = random.Random(6)
+    calls: list[Any] = []
+    for number in range(60):
+        name = chance.choice(["plain", "boss", "short"])
+        tokens = chance.choice([1, 5, ENDLESS])
+        if number % 3 == 0:
+            body = {"prompt": "abc", "max_tokens": tokens, "ignore_eos": True, "stream": True}
+            calls.append(gateway.http.open(COMPLETIONS, body, authorization=f"Bearer {KEYS[name]}"))
+        else:
+            timeout = chance.choice([0.05, 0.3, 60])
+            calls.append(open_stream(gateway, name, max_tokens=tokens, timeout=timeout))
+        if chance.random() < 0.6:
+            _leave(calls.pop(chance.randrange(len(calls))))
+    for call in calls:
+        _leave(call)
+    tenants = ("plain", "boss", "short")
+    _until(lambda: not any(metric(gateway, "octavo_gateway_tenant_running_calls", name) for name in tenants))
+    assert not any(metric(gateway, "octavo_gateway_tenant_waiting_requests", name) for name in tenants)
+    # Both places are free: two can run at once.
+    with Full(gateway, toy):
+        pass
+
+
+def _leave(call: Any) -> None:
+    """End a call from its client's side; it may have ended before."""
+    call.close() if isinstance(call, socket.socket) else call.cancel()
 
 
 def test_a_file_that_changes_is_read_and_one_that_is_broken_is_not(gateway: Any) -> None:
