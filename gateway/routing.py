@@ -33,8 +33,14 @@ class Router:
 
     @property
     def workers(self) -> Sequence[Worker]:
-        """All workers, usable or not."""
-        return self._workers
+        """All workers, usable or not; one that is known by several addresses once, by one that works if any does."""
+        distinct: dict[str, Worker] = {}
+        for worker in self._workers:
+            identity = worker.worker_id or worker.address
+            known = distinct.setdefault(identity, worker)
+            if known.trouble is not None and worker.trouble is None:
+                distinct[identity] = worker
+        return tuple(distinct.values())
 
     def add(self, worker: Worker) -> None:
         """Route to a worker from now on, once it can be used."""
@@ -56,7 +62,7 @@ class Router:
         usable workers.
         """
         usable: dict[ServedModel, int] = {}
-        for worker in self._workers:
+        for worker in self.workers:
             if worker.model is not None:
                 usable[worker.model] = usable.get(worker.model, 0) + (worker.trouble is None)
         by_name: dict[str, ServedModel] = {}
@@ -111,8 +117,9 @@ class Router:
         Raises:
             ServiceError: UNAVAILABLE, saying what is wrong with each of its workers.
         """
-        serving = [worker for worker in self._workers if worker.model is model]
-        left = [worker for worker in serving if worker not in excluded]
+        serving = [worker for worker in self.workers if worker.model is model]
+        failed = {worker.worker_id or worker.address for worker in excluded}
+        left = [worker for worker in serving if (worker.worker_id or worker.address) not in failed]
         usable = [worker for worker in left if worker.trouble is None]
         if not usable:
             raise self._unavailable(left or serving or self._workers)

@@ -78,6 +78,7 @@ class Worker:
         address: host:port.
         model: what it serves, or last served; None until it told.
         trouble: why it cannot be used now.
+        worker_id: the identity of its process, empty until it told.
         pool: its pool's name at its KV manager, empty until it told.
         max_sequences: how many samples it runs at once, 0 until it told.
         workload: what it was given from here.
@@ -92,7 +93,7 @@ class Worker:
         self.max_sequences = 0
         self.workload = Workload()
         self.circuit = Circuit()
-        self._worker_id = ""
+        self.worker_id = ""
         self._models = models
         self._channel = open_aio_channel(address, tls, [BOUNDED_WINDOW])
         self._stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
@@ -186,8 +187,8 @@ class Worker:
     def _know(self, description: worker_pb2.GetModelResponse) -> None:
         self.pool = description.pool
         self.max_sequences = description.max_sequences
-        if description.header.worker_id != self._worker_id:  # another process: what its predecessor did is no sign
-            self._worker_id = description.header.worker_id
+        if description.header.worker_id != self.worker_id:  # another process: what its predecessor did is no sign
+            self.worker_id = description.header.worker_id
             self.circuit = Circuit()
 
     async def _ask_state(self) -> str:

@@ -170,3 +170,18 @@ async def test_round_robin_takes_turns_whatever_the_load(make_worker: MakeWorker
     router = Router(workers, RoundRobin())
     workers[0].workload.book("1", (), 10_000)
     assert [await router.pick(model) for _ in range(4)] == [*workers, workers[0]]
+
+
+async def test_a_worker_with_two_addresses_is_one_worker(make_worker: MakeWorker, new_model: NewModel) -> None:
+    """As a name with an IPv4 and an IPv6 address for each host gives them."""
+    model = new_model("a", "1")
+    four, six, other = (make_worker(address, model, "") for address in ("10.0.0.7:1", "[fd00::7]:1", "10.0.0.8:1"))
+    four.worker_id = six.worker_id = "one process"
+    other.worker_id = "another"
+    router = Router([four, six, other])
+    assert list(router.workers) == [four, other]
+    assert router.models() == [(model, 2)]
+    assert await router.pick(model, excluded=[six]) is other
+    four.trouble = Trouble("no route to host")
+    assert list(router.workers) == [six, other]
+    assert router.models() == [(model, 2)]
