@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import openai
 import pytest
 from gateway_http import Http
 from google.rpc import error_details_pb2
@@ -348,6 +349,29 @@ def test_random_ends_leave_nothing_taken(gateway: Any, toy: Any) -> None:
 def _leave(call: Any) -> None:
     """End a call from its client's side; it may have ended before."""
     call.close() if isinstance(call, socket.socket) else call.cancel()
+
+
+def test_openais_own_client_knows_the_refusals(gateway: Any) -> None:
+    base = f"http://{gateway.http.address[0]}:{gateway.http.address[1]}/v1"
+
+    def ask(key: str, **more: Any) -> Any:
+        with openai.OpenAI(base_url=base, api_key=key, max_retries=0) as client:
+            return client.completions.create(model="bytes", prompt="abc", **more)
+
+    with pytest.raises(openai.AuthenticationError) as unknown:
+        ask("nobodys", max_tokens=1)
+    assert unknown.value.code == "invalid_api_key"
+    with pytest.raises(openai.BadRequestError) as long:
+        ask(KEYS["small"], max_tokens=7)
+    assert long.value.param == "max_tokens"
+    under_way = open_stream(gateway, "single")
+    next(under_way)
+    with pytest.raises(openai.RateLimitError) as limited:
+        ask(KEYS["single"], max_tokens=1)
+    under_way.cancel()
+    assert limited.value.code == "rate_limit_exceeded"
+    assert limited.value.response.headers["retry-after"] == "1"
+    assert ask(KEYS["plain"], max_tokens=2).usage.completion_tokens == 2
 
 
 def test_a_file_that_changes_is_read_and_one_that_is_broken_is_not(gateway: Any) -> None:
