@@ -6,6 +6,7 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from gateway.continuation import Continuation
 from gateway.http.call_shapes import call_deltas, whole_call
 from gateway.http.shapes import ChatShape, Chunks, Head, Part, whole_of
 from gateway.logprobs import LogprobReader
@@ -34,14 +35,12 @@ def tokenizer() -> Tokenizer:
     return Tokenizer({"tokenizer.json": backend.to_str().encode(), "tokenizer_config.json": b"{}"})
 
 
-def sample(
-    tokenizer: Tokenizer, text: str, *, stops: Sequence[str] = (), most: int | None = None, ended: bool = True
-) -> list[Piece]:
-    """The pieces of a text's tokens, one by one; the last one ends it, by its end token or by the length."""
+def new_stream(tokenizer: Tokenizer, stops: Sequence[str] = (), most: int | None = None) -> SampleStream:
+    """A sample whose mark is shown, as no other special token is."""
     mark = tokenizer.id_of(MARK)
     assert mark is not None
     shown = frozenset({mark})
-    stream = SampleStream(
+    return SampleStream(
         0,
         7,
         Detokenizer(tokenizer, shown=shown),
@@ -49,6 +48,13 @@ def sample(
         LogprobReader(tokenizer, tokenizer.special_ids - shown),
         CallReader(FAMILIES["mistral"].parser({"f"}), lambda: "id", most),
     )
+
+
+def sample(
+    tokenizer: Tokenizer, text: str, *, stops: Sequence[str] = (), most: int | None = None, ended: bool = True
+) -> list[Piece]:
+    """The pieces of a text's tokens, one by one; the last one ends it, by its end token or by the length."""
+    stream = new_stream(tokenizer, stops, most)
     ids = tokenizer.encode(text)
     reason = sampling_pb2.FINISH_REASON_STOP if ended else sampling_pb2.FINISH_REASON_LENGTH
     pieces = []
@@ -134,3 +140,23 @@ def test_chunks_and_messages_with_calls() -> None:
     broken = [parts[0], Part(0, 0, Piece(0, "<tool_call>", (2,), FINISH, calls=(CallPiece(0, complete=False),)))]
     (choice,) = whole_of(ChatShape(), head, broken)["choices"]
     assert choice["message"] == {"role": "assistant", "content": "<tool_call>", "refusal": None}
+
+
+@pytest.mark.parametrize("cut", [1, 2, 20, len(CALL), len(CALL) + 1])
+def test_a_call_goes_on_on_another_worker(tokenizer: Tokenizer, cut: int) -> None:
+    """B54: what comes after a worker is lost goes on where it was, within a call too; nothing comes twice."""
+    (ids, end) = tokenizer.encode(MARK + CALL), tokenizer.id_of(END)
+    grammar = sampling_pb2.Grammar(lark="start: calls")
+    request = worker_pb2.GenerateRequest(sampling=sampling_pb2.SamplingParams(grammar=grammar))
+    stream = new_stream(tokenizer)
+    state = Continuation(request, [stream])
+    first = [worker_pb2.GenerateResponse(token_ids=[id_]) for id_ in ids[:cut]]
+    first[0].started.seed = 7
+    pieces = [state.push(message, 1.0) for message in first]
+    again = state.request()
+    assert (again.resume.seed, list(again.resume.samples[0].token_ids)) == (7, ids[:cut])
+    assert again.sampling.grammar == grammar
+    finished = worker_pb2.Finished(reason=sampling_pb2.FINISH_REASON_STOP, stop_token_id=end)
+    rest = [worker_pb2.GenerateResponse(token_ids=[id_]) for id_ in ids[cut:]]
+    pieces += [state.push(one, 2.0) for one in (*rest, worker_pb2.GenerateResponse(token_ids=[end], finished=finished))]
+    assert told([piece for piece in pieces if piece is not None]) == ("", [F], FinishReason.TOOL_CALLS)
