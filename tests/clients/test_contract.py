@@ -32,13 +32,13 @@ ERRORS = {
         "openai-python": {"error": "NotFoundError", "status": 404, "code": "model_not_found"},
         "openai-node": {"error": "NotFoundError", "status": 404, "code": "model_not_found"},
         "litellm": {"error": "NotFoundError", "status": 404},
-        "langchain-openai": {"error": "NotFoundError", "status": 404, "code": "model_not_found"},
+        "langchain-openai": {"error": "OpenAIModelNotFoundError", "status": 404, "code": "model_not_found"},
     },
     "bad_parameter": {
         "openai-python": {"error": "BadRequestError", "status": 400, "param": "temperature"},
         "openai-node": {"error": "BadRequestError", "status": 400, "param": "temperature"},
         "litellm": {"error": "BadRequestError", "status": 400},
-        "langchain-openai": {"error": "BadRequestError", "status": 400, "param": "temperature"},
+        "langchain-openai": {"error": "OpenAIInvalidRequestError", "status": 400, "param": "temperature"},
     },
     "too_long": {
         "openai-python": {"error": "BadRequestError", "status": 400, "code": "context_length_exceeded"},

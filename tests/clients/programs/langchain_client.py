@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from answering import answer, failure
+from langchain_core.messages import convert_to_messages
 from langchain_openai import ChatOpenAI, OpenAI
 
 WANTED = json.loads(Path(__file__).with_name("requests.json").read_text())
@@ -56,7 +57,7 @@ def stream() -> dict[str, Any]:
 
 
 def two() -> dict[str, Any]:
-    found = chat_model(**SAMPLED, n=2).generate([MESSAGES])
+    found = chat_model(**SAMPLED, n=2).generate([convert_to_messages(MESSAGES)])
     return {"texts": [generation.text for generation in found.generations[0]]}
 
 
