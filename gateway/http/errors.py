@@ -133,7 +133,8 @@ def spelled(names: Mapping[str, str]) -> Iterator[None]:
             reason = "CONTEXT_EXCEEDED"
             # Tools that shorten a conversation and try again look for these words: litellm for the sentence, LangChain
             # for the code, which it reads in the message alone.
-            message = f"This model's maximum context length is {error.max_context} tokens (context_length_exceeded). {message}"
+            words = f"This model's maximum context length is {error.max_context} tokens ({_CODES[reason]})"
+            message = f"{words}. {message}"
         raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason=reason, fields=fields) from error
 
 
