@@ -203,7 +203,7 @@ async def _start(
         on_failure=lambda: loop.call_soon_threadsafe(failed.set),
     )
     if settings.metrics:
-        readiness.metrics = serve_metrics(settings.metrics, worker.engine)
+        readiness.metrics = serve_metrics(settings.metrics, worker, worker.engine)
     worker.engine.start()
     return failed
 

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -14,6 +14,7 @@ from model_worker import spans
 from model_worker.engine.engine import STOPPED, Engine
 from model_worker.engine.progress import Progress
 from model_worker.engine.sequence import EndReason, Sequence
+from model_worker.request_counts import RequestCounts
 from model_worker.requests import RequestReader
 from model_worker.sampling_fields import logprob_messages
 from model_worker.streams import Stream, StreamTable
@@ -42,6 +43,7 @@ class Worker:
         ready: whether it takes requests.
         draining: set by ``Drain``: no new requests for good.
         tokenizer: the tokenizer files by name, for gateways without a shared folder.
+        counts: how its requests went.
     """
 
     worker_id: str
@@ -54,6 +56,7 @@ class Worker:
     tokenizer: dict[str, bytes] | None = None
     engine: Engine | None = None
     reader: RequestReader | None = None
+    counts: RequestCounts = field(default_factory=RequestCounts)
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -65,6 +68,33 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def Generate(
         self, request: worker_pb2.GenerateRequest, context: Any
     ) -> AsyncGenerator[worker_pb2.GenerateResponse, None]:
+        worker = self._worker
+        request_ids.enter(request.request_id)
+        with worker.counts.refusals():
+            stream, engine = await self._admitted(request)
+        sequence, span = stream.sequence, tracing.current()
+        tokens = 0
+        try:
+            spans.follow(span, sequence)
+            with worker.counts.request(sequence):
+                engine.submit(sequence)
+                async with contextlib.aclosing(self._responses(stream)) as responses:
+                    async for response in responses:
+                        tokens += len(response.token_ids)
+                        yield response
+        finally:
+            _log_end(sequence, tokens)
+            spans.tell(span, sequence, engine, tokens)
+            # However the call ends, the engine hears of it; for a sequence that ended this has no effect.
+            engine.abort(sequence)
+            worker.streams.close(sequence)
+
+    async def _admitted(self, request: worker_pb2.GenerateRequest) -> tuple[Stream, Engine]:
+        """A stream for a request, and the engine that it is to be given to.
+
+        Raises:
+            ServiceError: the request is not taken.
+        """
         worker = self._worker
         if not worker.ready or worker.draining or worker.engine is None or worker.reader is None:
             state = "draining" if worker.draining else worker.state
@@ -89,9 +119,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 reason="QUEUE_FULL",
                 retry_seconds=1.0,
             )
-        request_ids.enter(sequence.request_id)
-        span = tracing.current()
-        spans.follow(span, sequence)
         stream = worker.streams.open(sequence)
         if stream is None:
             raise ServiceError(
@@ -99,19 +126,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 f"request_id: {sequence.request_id!r} is in use",
                 reason="REQUEST_ID_IN_USE",
             )
-        tokens = 0
-        try:
-            worker.engine.submit(sequence)
-            async with contextlib.aclosing(self._responses(stream)) as responses:
-                async for response in responses:
-                    tokens += len(response.token_ids)
-                    yield response
-        finally:
-            _log_end(sequence, tokens)
-            spans.tell(span, sequence, worker.engine, tokens)
-            # However the call ends, the engine hears of it; for a sequence that ended this has no effect.
-            worker.engine.abort(sequence)
-            worker.streams.close(sequence)
+        request_ids.enter(sequence.request_id)
+        return stream, worker.engine
 
     async def _responses(self, stream: Stream) -> AsyncGenerator[worker_pb2.GenerateResponse, None]:
         sequence = stream.sequence

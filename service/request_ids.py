@@ -12,6 +12,8 @@ HEADER = "x-request-id"
 # Goes into logs and headers as it is.
 _PLAIN = re.compile(r"[A-Za-z0-9][\w.:/+=-]{0,79}", re.ASCII)
 
+MAX_CHARACTERS = 128
+
 _at_hand: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 
 
@@ -21,8 +23,8 @@ def current() -> str:
 
 
 def enter(name: str) -> None:
-    """Name the request that this task serves."""
-    _at_hand.set(name)
+    """Name the request that this task serves; what is too long for a trailer is cut."""
+    _at_hand.set(name[:MAX_CHARACTERS])
 
 
 def unique(given: str) -> str:

@@ -25,6 +25,7 @@ from model_worker.engine.runner import ModelRunner
 from model_worker.engine.scheduler import Scheduler
 from model_worker.engine.sequence import Sequence
 from model_worker.engine.statistics import Statistics
+from model_worker.engine.times import EngineTimes
 from octavo.kv.v1 import attach_pb2, inspect_pb2, steps_pb2
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Engine:
     on_failure: Callable[[], object]
     swaps: Swaps = field(default_factory=NoHostTier)
     statistics: Statistics = field(default_factory=Statistics)
+    times: EngineTimes = field(default_factory=EngineTimes)
     forks: bool = field(default=True, init=False)
     """Whether the manager can serve several samples of a prompt."""
     _rates: MeasuredRates = field(default_factory=MeasuredRates)
@@ -261,7 +263,9 @@ class Engine:
         self._asked = began = time.monotonic()
         response = self.manager.receive()
         self._asked = 0.0
-        self.statistics.manager_wait_seconds += time.monotonic() - began
+        waited = time.monotonic() - began
+        self.statistics.manager_wait_seconds += waited
+        self.times.manager_wait.observe(waited)
         batch, ended = self._scheduler.launch(response)
         if ended:
             self.emit([Progress(one.sequence, (), one, batch.step) for one in ended])
@@ -301,6 +305,7 @@ class Engine:
             self._swap_failures = 0
         seconds = time.monotonic() - began
         self.statistics.step_seconds += seconds
+        self.times.step.observe(seconds)
         self._rates.see_step(batch, seconds)
         self._rates.copy = self.swaps.bytes_per_second
         if progress := book_output(self._scheduler, batch, output, self.swaps.completed(batch.step)):
