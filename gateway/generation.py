@@ -167,7 +167,7 @@ async def pieces(generation: Generation, journey: Journey) -> AsyncGenerator[Pie
                     if (paused_seconds := journey.answered()) is not None:
                         state.migrated(paused_seconds)
                     piece = state.push(message, time.monotonic() - generation.arrived)
-                    overtaken = state.overtaken
+                    overtaken = piece is not None and piece.finish is not None and state.overtaken
                     if overtaken:
                         # Before the piece is handed on: a slow reader must not keep the worker generating.
                         call.cancel()
