@@ -178,10 +178,10 @@ def validate(call: Call, values: Mapping[str, Any], vocab_size: int) -> Paramete
 def _tool_problems(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """A choice that the functions do not allow."""
     choice = values.get(TOOL_CHOICE, AUTO)
-    names = [function.name for function in values.get(TOOLS, ())]
+    names = {function.name for function in values.get(TOOLS, ())}
     if choice.freedom is Freedom.CALLS and not names:
         yield TOOL_CHOICE, f"a call found to be required, and no {TOOLS}"
-    elif choice.function is not None and choice.function not in names:
+    elif choice.only is not None and not choice.only <= names:
         yield TOOL_CHOICE, f"a function found that is none of the {TOOLS}"
 
 

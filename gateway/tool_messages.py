@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.schemas import schema_of
-from gateway.tools.functions import AUTO, NONE, REQUIRED, TOOLS, Freedom, Function, ToolChoice
+from gateway.tools.functions import AUTO, NONE, REQUIRED, TOOLS, Function, ToolChoice, named
 from octavo.gateway.v1 import gateway_pb2
 
 _MODES = {
@@ -37,5 +37,5 @@ def _parameters(at: str, text: str) -> dict[str, Any] | None:
 def choice_of(choice: gateway_pb2.ToolChoice) -> ToolChoice:
     """Whether the model has to call any."""
     if choice.WhichOneof("kind") == "function":
-        return ToolChoice(Freedom.CALLS, choice.function)
+        return named(choice.function)
     return _MODES.get(choice.mode, AUTO)

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.errors import InvalidRequest
-from gateway.tools.functions import AUTO, NONE, REQUIRED, TOOL_CHOICE, TOOLS, Freedom, Function, ToolChoice
+from gateway.tools.functions import AUTO, NONE, REQUIRED, TOOL_CHOICE, TOOLS, Function, ToolChoice, named
+
+ALLOWED = "allowed_tools"
 
 _MODES = {"none": NONE, "auto": AUTO, "required": REQUIRED}
 
@@ -45,8 +47,26 @@ def choice_of(choice: Any) -> ToolChoice:
         if choice not in _MODES:
             raise InvalidRequest({TOOL_CHOICE: f"another word found, allowed is {', '.join(_MODES)} or a function"})
         return _MODES[choice]
+    if isinstance(choice, dict) and choice.get("type") == ALLOWED:
+        return _allowed(f"{TOOL_CHOICE}.{ALLOWED}", choice.get(ALLOWED))
     function = _of_type_function(TOOL_CHOICE, choice)
-    return ToolChoice(Freedom.CALLS, _text(f"{TOOL_CHOICE}.function.name", function.get("name")))
+    return named(_text(f"{TOOL_CHOICE}.function.name", function.get("name")))
+
+
+def _allowed(at: str, value: Any) -> ToolChoice:
+    """A choice of some of the functions."""
+    if not isinstance(value, dict):
+        raise _wrong(at, value, "an object")
+    mode, tools = value.get("mode"), value.get("tools")
+    if mode not in ("auto", "required"):
+        raise InvalidRequest({f"{at}.mode": "another word found, allowed is auto or required"})
+    if not isinstance(tools, list) or not tools:
+        raise InvalidRequest({f"{at}.tools": "no functions found, at least one is needed"})
+    names = [
+        _text(f"{at}.tools[{place}].function.name", _of_type_function(f"{at}.tools[{place}]", tool).get("name"))
+        for place, tool in enumerate(tools)
+    ]
+    return ToolChoice(_MODES[mode].freedom, frozenset(names))
 
 
 def _function(at: str, tool: Any) -> Function:

@@ -52,9 +52,9 @@ def calling_of(model: ServedModel, parameters: Parameters, setting: ParserName) 
     family = family_of(setting, model.template.tool_source)
     if family is None:
         raise InvalidRequest({TOOLS: "this model's chat template shows no syntax of calls that is read here"})
-    functions = [one for one in parameters.tools if choice.function in (None, one.name)]
+    functions = [one for one in parameters.tools if choice.only is None or one.name in choice.only]
     special = _special_ids(model.tokenizer, family.marks)
-    most = None if parameters.parallel_tool_calls else 1
+    most = 1 if choice.once or not parameters.parallel_tool_calls else None
     return Calling(
         family,
         frozenset(function.name for function in functions),
@@ -72,22 +72,23 @@ def _special_ids(tokenizer: Tokenizer, marks: Sequence[str]) -> dict[str, int]:
 def _grammar(
     family: Family, functions: Sequence[Function], parameters: Parameters, spelling: Spelling
 ) -> Grammar | None:
-    answer, freedom = parameters.response_format, parameters.tool_choice.freedom
-    most = MAX_CALLS if parameters.parallel_tool_calls and parameters.tool_choice.function is None else 1
-    if freedom is Freedom.CALLS:
+    answer, choice = parameters.response_format, parameters.tool_choice
+    most = 1 if choice.once or not parameters.parallel_tool_calls else MAX_CALLS
+    if choice.freedom is Freedom.CALLS:
         return _lark(TOOLS, "start: calls", *_calls(family, functions, most, spelling))
+    if answer is None and not any(function.strict for function in functions):
+        return None
+    if family.open_calls:
+        # What the others take is the model's to read, as it is where no function is strict.
+        functions = [one if one.strict else replace(one, parameters=ANY_ARGUMENTS) for one in functions]
     if answer is not None:
         start = "start: calls | answer"
         return _lark(answer.parameter, start, _answer(answer), *_calls(family, functions, most, spelling))
-    if not any(function.strict for function in functions):
-        return None
-    # What the others take is theirs to say, as it is where none is strict.
-    bound = [one if one.strict else replace(one, parameters=ANY_ARGUMENTS) for one in functions]
     if family.led is None:
         start = f'start: calls | PLAIN | ""\nPLAIN: /{family.plain}/'
-        return _lark(TOOLS, start, *_calls(family, bound, most, spelling))
+        return _lark(TOOLS, start, *_calls(family, functions, most, spelling))
     spelling = replace(spelling, led=family.led)
-    return _lark(TOOLS, "start: calls? plain", *spelling.lead_rules(), *_calls(family, bound, most, spelling))
+    return _lark(TOOLS, "start: calls? plain", *spelling.lead_rules(), *_calls(family, functions, most, spelling))
 
 
 def _calls(family: Family, functions: Sequence[Function], most: int, spelling: Spelling) -> list[str]:

@@ -29,6 +29,7 @@ class Family:
         call_id: makes the id of a call.
         led: the mark that calls begin with, anywhere in an answer; None where an answer begins with them.
         plain: where an answer begins with its calls, a regular expression of one that has none.
+        open_calls: whether a call can have arguments that its schema does not list.
     """
 
     parser: Callable[[Container[str]], Parser]
@@ -37,6 +38,7 @@ class Family:
     words: tuple[str, ...]
     led: str | None = None
     plain: str = ""
+    open_calls: bool = True
     call_id: Callable[[], str] = _call_id
 
 
@@ -65,6 +67,7 @@ FAMILIES: Mapping[str, Family] = {
         (*pythonic.MARKS, pythonic.CLOSE),
         (pythonic.MARKS[0], "[func_name1(params_name1=params_value1"),
         plain=r"\s*[^\s\[](.|\n)*",
+        open_calls=False,
     ),
 }
 

@@ -51,15 +51,27 @@ class Freedom(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """How free the model is; ``function`` is the only one it may call, when there is such a one."""
+    """How free the model is.
+
+    Attributes:
+        freedom: what an answer may be.
+        only: names of the functions that may be called; None for all.
+        once: whether an answer is one call at most.
+    """
 
     freedom: Freedom
-    function: str | None = None
+    only: frozenset[str] | None = None
+    once: bool = False
 
 
 NONE = ToolChoice(Freedom.TEXT)
 AUTO = ToolChoice(Freedom.TEXT_OR_CALLS)
 REQUIRED = ToolChoice(Freedom.CALLS)
+
+
+def named(function: str) -> ToolChoice:
+    """One call of this function."""
+    return ToolChoice(Freedom.CALLS, frozenset({function}), once=True)
 
 
 def problems(functions: Sequence[Function]) -> Iterator[tuple[str, str, str]]:

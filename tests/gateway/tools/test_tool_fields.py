@@ -8,7 +8,7 @@ from gateway.errors import InvalidRequest
 from gateway.http import fields
 from gateway.messages import given_parameters, spelled_for
 from gateway.parameters import Call, validate
-from gateway.tools.functions import AUTO, MAX_FUNCTIONS, NONE, REQUIRED, Freedom, Function, ToolChoice
+from gateway.tools.functions import AUTO, MAX_FUNCTIONS, NONE, REQUIRED, Freedom, Function, ToolChoice, named
 from octavo.gateway.v1 import gateway_pb2
 from service.errors import ServiceError
 
@@ -17,6 +17,11 @@ pytestmark = pytest.mark.unit
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 F = {"type": "function", "function": {"name": "f", "description": "does", "parameters": SCHEMA, "strict": True}}
 G = {"type": "function", "function": {"name": "g"}}
+
+
+def allowed(mode: Any, *names: Any) -> Any:
+    functions = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": functions}}
 
 
 def parameters(**document: Any) -> Any:
@@ -43,7 +48,9 @@ def test_tools_become_functions() -> None:
         ("none", NONE),
         ("auto", AUTO),
         ("required", REQUIRED),
-        ({"type": "function", "function": {"name": "g"}}, ToolChoice(Freedom.CALLS, "g")),
+        ({"type": "function", "function": {"name": "g"}}, named("g")),
+        (allowed("auto", "f"), ToolChoice(Freedom.TEXT_OR_CALLS, frozenset({"f"}))),
+        (allowed("required", "g", "f"), ToolChoice(Freedom.CALLS, frozenset({"f", "g"}))),
     ],
 )
 def test_a_choice_is_read(given: Any, choice: ToolChoice) -> None:
@@ -71,6 +78,11 @@ def test_a_choice_is_read(given: Any, choice: ToolChoice) -> None:
         ({"tools": [F], "tool_choice": {"type": "custom"}}, "tool_choice.type"),
         ({"tools": [F], "tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name"),
         ({"tools": [F], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [F], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+        ({"tools": [F], "tool_choice": allowed("none", "f")}, "tool_choice.allowed_tools.mode"),
+        ({"tools": [F], "tool_choice": allowed("auto")}, "tool_choice.allowed_tools.tools"),
+        ({"tools": [F], "tool_choice": allowed("auto", 7)}, "tool_choice.allowed_tools.tools[0].function.name"),
+        ({"tools": [F], "tool_choice": allowed("auto", "f", "g")}, "tool_choice"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [F], "parallel_tool_calls": 1}, "parallel_tool_calls"),
@@ -102,7 +114,7 @@ def test_grpc_says_the_same() -> None:
         request.tool_choice.mode = gateway_pb2.ToolChoiceMode.Value(f"TOOL_CHOICE_MODE_{mode}")
         assert validate(Call.CHAT, given_parameters(request), 100).tool_choice == choice
     request.tool_choice.function = "g"
-    assert validate(Call.CHAT, given_parameters(request), 100).tool_choice == ToolChoice(Freedom.CALLS, "g")
+    assert validate(Call.CHAT, given_parameters(request), 100).tool_choice == named("g")
 
 
 @pytest.mark.parametrize("schema", ["{", "[]", "[" * 100_000])

@@ -6,6 +6,7 @@ A random writer stands for the model: each token is drawn from those that the wo
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from gateway.text.chat_template import ChatTemplate
 from gateway.text.tokenizer import Tokenizer
 from gateway.tools.calling import MAX_CALLS, Calling, calling_of
 from gateway.tools.families import FAMILIES
-from gateway.tools.functions import AUTO, NONE, REQUIRED, Freedom, Function, ToolChoice
+from gateway.tools.functions import AUTO, NONE, REQUIRED, Freedom, Function, ToolChoice, named
 from gateway.tools.parser import Argued, Begun, Ended, Said
 
 pytestmark = pytest.mark.unit
@@ -159,8 +160,9 @@ def test_what_has_to_be_a_call_is_one(name: Any, special: Sequence[str]) -> None
     assert max(counts) <= MAX_CALLS
 
     for one in (
-        parameters(functions, ToolChoice(Freedom.CALLS, "get_weather")),
+        parameters(functions, named("get_weather")),
         parameters(functions[:1], REQUIRED, parallel_tool_calls=False),
+        parameters(functions, ToolChoice(Freedom.CALLS, frozenset({"get_weather"})), parallel_tool_calls=False),
     ):
         calling = calling_of(model, one, name)
         assert calling is not None
@@ -174,7 +176,8 @@ def test_what_has_to_be_a_call_is_one(name: Any, special: Sequence[str]) -> None
 def test_a_free_answer_is_a_call_or_what_it_has_to_match() -> None:
     model = model_with()
     schema = Grammar("json_schema", '{"enum": ["yes", "no"]}')
-    calling = calling_of(model, parameters(FUNCTIONS, AUTO, response_format=schema), "hermes")
+    strict = [replace(one, strict=True) for one in FUNCTIONS]
+    calling = calling_of(model, parameters(strict, AUTO, response_format=schema), "hermes")
     assert calling is not None
     assert calling.grammar is not None
     assert calling.grammar.parameter == "response_format"
@@ -198,7 +201,12 @@ CASES = {
 
 @pytest.mark.parametrize(
     ("name", "special"),
-    [("hermes", ()), ("hermes", ("<tool_call>",)), ("mistral", ("[TOOL_CALLS]",)), ("llama3_json", ())],
+    [
+        ("hermes", ()),
+        ("hermes", ("<tool_call>",)),
+        ("mistral", ("[TOOL_CALLS]",)),
+        ("llama3_json", ()),
+    ],
 )
 def test_strict_functions_are_called_as_they_say_or_not_at_all(name: Any, special: Sequence[str]) -> None:
     model = model_with(*special)
@@ -219,6 +227,18 @@ def test_strict_functions_are_called_as_they_say_or_not_at_all(name: Any, specia
     for arguments in ("{}", '{"city": "Rome", "kind": [1]}', '{"city": "Lima", "kind": [1], "more": 1}', free):
         assert not accepts(model, calling.grammar, call("get_weather", arguments)), arguments
     assert not accepts(model, calling.grammar, call("nobody", "{}"))
+
+
+def test_strict_functions_are_called_as_they_say_in_python() -> None:
+    model = model_with()
+    functions = [Function("get_weather", None, SCHEMA, strict=True), Function("stop")]
+    calling = calling_of(model, parameters(functions, AUTO), "pythonic")
+    assert calling is not None
+    assert calling.grammar is not None
+    for text in ("", "Hello.", '[get_weather(city="Lima", kind=[1])]', "[stop()]"):
+        assert accepts(model, calling.grammar, text), text
+    for text in ('[get_weather(city="Rome", kind=[1])]', "[stop(a=1)]", "[get_weather()]"):
+        assert not accepts(model, calling.grammar, text), text
 
 
 def test_a_free_model_is_not_bound() -> None:
