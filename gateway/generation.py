@@ -112,7 +112,11 @@ def worker_request(generation: Generation) -> worker_pb2.GenerateRequest:
     )
     beams = None
     if parameters.beam_width is not None:
-        beams = sampling_pb2.BeamSearch(width=parameters.beam_width, length_penalty=parameters.length_penalty)
+        beams = sampling_pb2.BeamSearch(
+            width=parameters.beam_width,
+            length_penalty=parameters.length_penalty,
+            early_stopping=parameters.early_stopping,
+        )
     return worker_pb2.GenerateRequest(
         request_id=generation.request_id,
         token_ids=generation.prompt.token_ids,

@@ -92,6 +92,7 @@ TABLE: tuple[Parameter, ...] = (
     Parameter("best_of", Integer(1, 128), None, "answers generated, of which the n best are kept"),
     Parameter("beam_width", Integer(1, 128), None, "beam search of this width"),
     Parameter("length_penalty", Number(), 1.0, "exponent of the length in a beam's score"),
+    Parameter("early_stopping", Boolean(), False, "ends a beam search as soon as beam_width texts are finished"),
     Parameter("response_format", Language(max_bytes=512 * 1024), None, "what the output must match"),
     Parameter("tools", Functions(), (), "functions the model may call", Call.CHAT),
     Parameter("tool_choice", Choice(), AUTO, "whether it calls any", Call.CHAT),
@@ -137,6 +138,7 @@ class Parameters:
     best_of: int | None = None
     beam_width: int | None = None
     length_penalty: float = 1.0
+    early_stopping: bool = False
     response_format: Grammar | None = field(default=None, repr=False)
     tools: tuple[Function, ...] = field(default=(), repr=False)
     tool_choice: ToolChoice = AUTO

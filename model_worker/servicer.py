@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from model_worker.sampling_fields import logprob_messages
 from model_worker.streams import Stream, StreamTable
 from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
 from service import request_ids, tracing
-from service.errors import ServiceError
+from service.errors import ServiceError, invalid_argument
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,11 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def Abort(self, request: worker_pb2.AbortRequest, context: Any) -> worker_pb2.AbortResponse:
         stream = self._worker.streams.find(request.request_id)
         if stream is not None and self._worker.engine is not None:
-            self._worker.engine.abort(stream.sequence)
+            if request.indexes:
+                _check_indexes(stream, request.indexes)
+                self._worker.engine.abort_samples(stream.sequence, frozenset(request.indexes))
+            else:
+                self._worker.engine.abort(stream.sequence)
         return worker_pb2.AbortResponse(header=self._header(request.request_id), found=stream is not None)
 
     async def GetModel(self, request: worker_pb2.GetModelRequest, context: Any) -> worker_pb2.GetModelResponse:
@@ -229,6 +233,23 @@ def _log_end(sequence: Sequence, tokens: int) -> None:
             "seconds": round(time.monotonic() - line.arrived, 4),
         },
     )
+
+
+def _check_indexes(stream: Stream, indexes: Collection[int]) -> None:
+    """Whether these samples can end without the others.
+
+    Raises:
+        ServiceError: there is no such sample, or which ones there are is chosen at the end.
+    """
+    if (greatest := max(indexes)) >= stream.samples:
+        raise invalid_argument("indexes", f"{greatest}, must be below n, which is {stream.samples}")
+    group = stream.sequence.group
+    if group is not None and group.chosen_at_end:
+        raise ServiceError(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "indexes: the samples of this request are chosen when all have ended, so they end together",
+            reason="CHOSEN_AT_END",
+        )
 
 
 def finished(progress: Progress) -> worker_pb2.Finished:

@@ -12,12 +12,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from model_worker.engine.batch import Batch, ContractError, Ended, Limits
 from model_worker.engine.host_tier import NoHostTier, SwapFailed, Swaps
 from model_worker.engine.manager_client import ManagerClient, ManagerLost, ManagerRefused
+from model_worker.engine.outcomes import abort_samples
 from model_worker.engine.progress import Progress, book_output
 from model_worker.engine.rates import MeasuredRates
 from model_worker.engine.recovery import in_hand, snapshot
@@ -50,6 +51,8 @@ class TakenOver(Exception):
 @dataclass(frozen=True, slots=True)
 class _Abort:
     sequence: Sequence
+    indexes: Collection[int] = ()
+    """The samples; none for all."""
 
 
 @dataclass(slots=True)
@@ -107,6 +110,10 @@ class Engine:
     def abort(self, sequence: Sequence) -> None:
         """End a sequence; its end is emitted unless it ended before."""
         self._inbox.put(_Abort(sequence))
+
+    def abort_samples(self, sequence: Sequence, indexes: Collection[int]) -> None:
+        """End some samples of a request, at least one; their ends are emitted unless they ended before."""
+        self._inbox.put(_Abort(sequence, indexes))
 
     def stop(self, timeout: float = 10.0) -> None:
         """End the thread, give the pool up and close the way to the manager."""
@@ -322,13 +329,19 @@ class Engine:
                 elif isinstance(item, Sequence):
                     self._scheduler.add(item)
                 else:
-                    aborted = self._scheduler.abort(item.sequence)
+                    aborted = _end(self._scheduler, item)
                     ended += [Progress(one.sequence, (), one, self._scheduler.step) for one in aborted]
                 item = self._inbox.get_nowait()
         except queue.Empty:
             pass
         if ended:
             self.emit(ended)
+
+
+def _end(scheduler: Scheduler, item: _Abort) -> list[Ended]:
+    if item.indexes:
+        return abort_samples(scheduler, item.sequence, item.indexes)
+    return scheduler.abort(item.sequence)
 
 
 def _chunks(sequences: Iterable[attach_pb2.LiveSequence]) -> Iterator[attach_pb2.AttachRequest]:

@@ -1,10 +1,11 @@
 """What becomes of a group's members: the beams that go on, and the samples that are returned at the end."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from model_worker.engine.batch import Ended
-from model_worker.engine.group import Group
+from model_worker.engine.group import Group, members_of
 from model_worker.engine.sequence import EndReason, Phase, Sequence
 
 if TYPE_CHECKING:
@@ -87,10 +88,14 @@ def best_samples(group: Group) -> list[Sequence]:
     return ranked[: group.returned]
 
 
-def aborted(group: Group) -> list[Ended]:
-    """What the caller of an aborted group hears: that every sample it waits for has ended."""
+def aborted(group: Group, live: Collection[Sequence]) -> list[Ended]:
+    """What the caller of an aborted group hears: that every sample it waits for has ended.
+
+    Args:
+        live: the members that had not ended before.
+    """
     if not group.chosen_at_end:
-        return [Ended(one) for one in group.members if one.end_reason is EndReason.ABORTED]
+        return [Ended(one) for one in live]
     first = group.members[0]
     return [
         Ended(
@@ -103,3 +108,19 @@ def aborted(group: Group) -> list[Ended]:
         )
         for index in range(group.returned)
     ]
+
+
+def abort_samples(scheduler: "Scheduler", request: Sequence, indexes: Collection[int]) -> list[Ended]:
+    """End some samples of a request for its caller; nothing for those that had ended.
+
+    The others go on as they do beside one that has come to its end: what it alone held goes with the next request, and
+    whoever follows it finds another one to follow. To be called when ``Scheduler.abort`` may be, and not for samples
+    that are chosen at the end.
+    """
+    live = members_of(request)
+    ending = [one for one in live if one.phase is not Phase.ENDED and one.sampling.index in indexes]
+    if len(ending) == len(live):
+        return scheduler.abort(request)
+    for one in ending:
+        scheduler.end(one, EndReason.ABORTED)
+    return [Ended(one) for one in ending]

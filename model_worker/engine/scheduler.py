@@ -120,7 +120,7 @@ class Scheduler:
         self.statistics.aborted_requests += 1
         for member in live:
             self.end(member, EndReason.ABORTED)
-        return [Ended(sequence)] if sequence.group is None else aborted(sequence.group)
+        return [Ended(sequence)] if sequence.group is None else aborted(sequence.group, live)
 
     # --- the manager comes and goes --------------------------------------------------------------------------------
 

@@ -53,6 +53,10 @@ class Answers:
         wanted: int = self.request.sampling_params.n or 1
         return sum(sample.ended for sample in self._samples.values()) == wanted
 
+    def overtakes(self, response: worker_pb2.GenerateResponse) -> bool:
+        """Whether the sample of a response that was told has ended before the worker ended it."""
+        return self._samples[response.index].ended and not response.HasField("finished")
+
     def tell(self, response: worker_pb2.GenerateResponse) -> Iterator[Any]:
         """The ``GenerateResponse`` messages that one of ours comes to."""
         if response.HasField("started"):

@@ -136,10 +136,12 @@ class RequestStats(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., prefill_chunks: _Optional[int] = ..., steps: _Optional[int] = ..., max_batch: _Optional[int] = ..., mixed_steps: _Optional[int] = ..., refusals: _Optional[int] = ..., recomputes: _Optional[int] = ..., swaps: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., first_token_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
-    __slots__ = ("request_id",)
+    __slots__ = ("request_id", "indexes")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+    indexes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[str] = ..., indexes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AbortResponse(_message.Message):
     __slots__ = ("header", "found")

@@ -85,7 +85,7 @@ class WorkerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Abort(self, request, context):
-        """Abort ends a request of any caller; its stream ends with FINISH_REASON_ABORTED.
+        """Abort ends a request of any caller, or some samples of it; each ends with FINISH_REASON_ABORTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
