@@ -110,19 +110,26 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """Usage over all choices: a prompt counts once, however many answers it got."""
+    """Usage over all choices: a prompt counts once, however many answers it got, and a migration of all as one."""
 
     completion_tokens: int = 0
+    _migrations: int = 0
+    _paused_seconds: float = 0.0
     _prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, prompt: int, finish: Finish) -> None:
         usage = finish.usage
         self.completion_tokens += usage.completion_tokens
+        self._migrations = max(self._migrations, usage.migrations)
+        self._paused_seconds = max(self._paused_seconds, usage.paused_seconds)
         self._prompts[prompt] = (usage.prompt_tokens, usage.cached_tokens)
 
     def shown(self) -> dict[str, Any]:
         prompt_tokens = sum(tokens for tokens, _ in self._prompts.values())
+        # No part of OpenAI's API, and seldom there.
+        migrated = {"migrations": self._migrations, "paused_seconds": self._paused_seconds} if self._migrations else {}
         return {
+            **migrated,
             "prompt_tokens": prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": prompt_tokens + self.completion_tokens,

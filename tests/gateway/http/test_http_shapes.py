@@ -68,6 +68,17 @@ def test_chunks_add_up_to_the_whole() -> None:
     assert (sorted(roles), len(chunks)) == ([0, 1, 2, 3], len(PARTS) - 1)
 
 
+def test_usage_tells_migrations_where_there_were_any() -> None:
+    # Of two samples one was whole before the second worker was lost.
+    ends = [
+        Finish(FinishReason.STOP, "", Usage(10, 3, migrations=1, paused_seconds=0.25)),
+        Finish(FinishReason.STOP, "", Usage(10, 4, migrations=2, paused_seconds=0.5)),
+    ]
+    parts = [Part(0, index, Piece(index, "a", (1,), end)) for index, end in enumerate(ends)]
+    usage = whole_of(ChatShape(), HEAD, parts)["usage"]
+    assert (usage["migrations"], usage["paused_seconds"], usage["completion_tokens"]) == (2, 0.5, 7)
+
+
 def test_completions_have_texts() -> None:
     whole = whole_of(CompletionShape(), HEAD, PARTS)
     assert [choice["text"] for choice in whole["choices"]] == ["a", "bB", "cC", "d"]
