@@ -1,34 +1,19 @@
 """Services with the successor model, and client programs that each run in an environment of their own."""
 
-import importlib.util
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+import successor_model
 from processes import REPOSITORY, Stack, running_stack
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 ENVIRONMENTS = REPOSITORY / ".cache" / "clients"
 BLOCK, BLOCKS = 16, 2_048
-
-
-def _load(name: str, path: Path) -> ModuleType:
-    """Test folders are no packages (importmode=importlib), so what they share is loaded by path, under its name."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-successor_model = _load("successor_model", HERE / "successor_model.py")
 
 
 class Program:
