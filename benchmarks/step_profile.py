@@ -92,30 +92,29 @@ def one_by_one(profile: Profile) -> Any:
     """Within, the model's operations are timed, and its layers run operation by operation."""
     names = ("add_rms_norm", "linear", "write_rotated_kv", "paged_attention", "embedding")
     timed = {name: profile.timed(name, operation(name, "cpu")) for name in names}
-    before = {name: getattr(decoder, name) for name in ("decoder_layers", "add_rms_norm", "linear", "embedding")}
+    timed["decoder_layers"] = reference.decoder_layers
+    places, before = (reference.decoder, reference.model), decoder.decoder_logits
     public = reference.decoder.operation
-    reference.decoder.operation = lambda name, device: timed[name]
-    decoder.decoder_layers = reference.decoder_layers
-    for name in ("add_rms_norm", "linear", "embedding"):
-        setattr(decoder, name, timed[name])
+    for place in places:
+        place.operation = lambda name, device: timed[name]
+    decoder.decoder_logits = reference.decoder_logits
     try:
         yield
     finally:
-        reference.decoder.operation = public
-        for name, function in before.items():
-            setattr(decoder, name, function)
+        for place in places:
+            place.operation = public
+        decoder.decoder_logits = before
 
 
 def weight_names(model: DecoderModel) -> dict[int, str]:
     """By address; a tied output is the output's, since the embedding reads single rows."""
-    weights = model._weights
     named: dict[int, str] = {}
-    for layer in weights.stack.layers:
+    for layer in model._stack.layers:
         parts: dict[str, PackedLinear] = {"qkv": layer.qkv, "attention out": layer.attention_out}
         if isinstance(layer.ffn, kernels.GatedFeedForward):
             parts |= {"gate and up": layer.ffn.gate_up, "down": layer.ffn.down}
         named |= {packed.weight.data_ptr(): name for name, packed in parts.items()}
-    return named | {weights.output.weight.data_ptr(): "logits"}
+    return named | {model._ends.output.weight.data_ptr(): "logits"}
 
 
 def profile_step(model: DecoderModel, batch_size: int, options: argparse.Namespace, limits: Limits) -> None:

@@ -19,6 +19,7 @@ from kernels.layers import (
     silu_mul,
     top_k,
 )
+from kernels.model import DecoderEnds, decoder_logits
 from kernels.packed import Activation, PackedLinear
 from kernels.pool import PoolShape
 from kernels.quantize import Quantization
@@ -28,6 +29,7 @@ from kernels.swaps import allocate_host_pool, swap_in, swap_out
 __all__ = [
     "Activation",
     "BackendError",
+    "DecoderEnds",
     "DecoderLayer",
     "DecoderStack",
     "GatedFeedForward",
@@ -42,6 +44,7 @@ __all__ = [
     "backend",
     "copy_blocks",
     "decoder_layers",
+    "decoder_logits",
     "embedding",
     "linear",
     "pack_gated_linear",

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from kernels.staging import integers
+
 _LARGEST = 2**31 - 1
 
 
@@ -83,15 +85,27 @@ class RaggedBatch:
         for sequence, (query, context) in enumerate(zip(queries, contexts, strict=True)):
             if not 1 <= query <= context <= _LARGEST:
                 raise ValueError(f"sequence {sequence}: {query} query tokens in a context of {context}")
-        starts = list(accumulate(queries, initial=0))
-        by_tensor = isinstance(block_tables, torch.Tensor)
+        device = torch.device(device)
+        if isinstance(block_tables, torch.Tensor):
+            tables, table_lengths = _checked(block_tables), None
+            starts_and_contexts = integers([*accumulate(queries, initial=0), *contexts], torch.int32, device)
+            on_device = tables.to(device).contiguous()
+        else:
+            table_lengths = tuple(map(len, block_tables))
+            width = max(table_lengths, default=0)
+            entries = [block for table in block_tables for block in (*table, *[0] * (width - len(table)))]
+            # One copy for all: each has its own cost, and none is large.
+            numbers = [*accumulate(queries, initial=0), *contexts, *map(index, entries)]
+            everything = integers(numbers, torch.int32, device)
+            starts_and_contexts = everything[: 2 * len(queries) + 1]
+            on_device = everything[2 * len(queries) + 1 :].view(len(queries), width)
         return cls(
-            query_starts=torch.tensor(starts, dtype=torch.int32).to(device),
-            context_lengths=torch.tensor(contexts, dtype=torch.int32).to(device),
-            block_tables=_padded(block_tables).to(device).contiguous(),
+            query_starts=starts_and_contexts[: len(queries) + 1],
+            context_lengths=starts_and_contexts[len(queries) + 1 :],
+            block_tables=on_device,
             host_query_lengths=queries,
             host_context_lengths=contexts,
-            host_table_lengths=None if by_tensor else tuple(map(len, block_tables)),
+            host_table_lengths=table_lengths,
         )
 
     @property
@@ -117,11 +131,7 @@ class RaggedBatch:
         self.checked_block_sizes.add(block_size)
 
 
-def _padded(tables: Sequence[Sequence[int]] | torch.Tensor) -> torch.Tensor:
-    if isinstance(tables, torch.Tensor):
-        if tables.dim() != 2 or tables.dtype != torch.int32:
-            raise ValueError(f"block_tables must be int32 [seqs, max_blocks], got {tables.dtype} {list(tables.shape)}")
-        return tables
-    width = max((len(table) for table in tables), default=0)
-    rows = [[*map(index, table), *[0] * (width - len(table))] for table in tables]
-    return torch.tensor(rows, dtype=torch.int32).reshape(len(rows), width)
+def _checked(tables: torch.Tensor) -> torch.Tensor:
+    if tables.dim() != 2 or tables.dtype != torch.int32:
+        raise ValueError(f"block_tables must be int32 [seqs, max_blocks], got {tables.dtype} {list(tables.shape)}")
+    return tables

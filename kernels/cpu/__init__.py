@@ -7,6 +7,7 @@ from kernels.cpu.attention import paged_attention
 from kernels.cpu.decoder import decoder_layers
 from kernels.cpu.layers import add_rms_norm, embedding, linear, silu_mul
 from kernels.cpu.memory import allocate_pool
+from kernels.cpu.model import decoder_logits
 from kernels.cpu.packing import pack_gated_linear, pack_linear
 from kernels.cpu.selection import argmax, top_k
 from kernels.cpu.write import write_kv, write_rotated_kv
@@ -16,6 +17,7 @@ __all__ = [
     "allocate_pool",
     "argmax",
     "decoder_layers",
+    "decoder_logits",
     "embedding",
     "linear",
     "pack_gated_linear",

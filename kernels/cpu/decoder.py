@@ -37,17 +37,57 @@ def decoder_layers(
     pool: torch.Tensor,
 ) -> torch.Tensor:
     """`kernels.decoder_layers` in float32 and bfloat16; the rest goes to the reference, operation by operation."""
-    layers = _prepared(stack, hidden)
-    if layers is None or not _covered(stack, hidden, rotations, pool):
+    layers = prepared_layers(stack, hidden.dtype)
+    if layers is None or not hidden.is_contiguous() or not covers(stack, rotations, pool):
         return reference.decoder_layers(stack, hidden, rotations, slots, batch, pool)
-    tokens, threads = hidden.shape[0], torch.get_num_threads()
+    tokens = hidden.shape[0]
     delta, slots = torch.empty_like(hidden), slots.contiguous()
     turns = [(cosine.contiguous(), sine.contiguous()) for cosine, sine in rotations]
-    addresses = ctypes.c_void_p * len(turns)
-    cosines = addresses(*(cosine.data_ptr() for cosine, _ in turns))
-    sines = addresses(*(sine.data_ptr() for _, sine in turns))
-    starts, lengths = batch.query_starts.contiguous(), batch.context_lengths.contiguous()
-    tables = batch.block_tables.contiguous()
+    cosines, sines = addresses(turns)
+    call = Decoder.from_buffer_copy(template(stack, layers, hidden.dtype, pool, turns[0][0].shape[1]))
+    fill(call, tokens, slots, batch)
+    call.hidden, call.delta = hidden.data_ptr(), delta.data_ptr()
+    call.cosines, call.sines = ctypes.addressof(cosines), ctypes.addressof(sines)
+    status = kernels().decoder(ctypes.byref(call))
+    refuse(status, f"a slot or a block table points outside the pool's {pool.shape[0]} blocks")
+    return delta
+
+
+def addresses(rotations: Rotations) -> tuple["ctypes.Array[ctypes.c_void_p]", "ctypes.Array[ctypes.c_void_p]"]:
+    """Where the cosines lie, and the sines; both are contiguous."""
+    array = ctypes.c_void_p * len(rotations)
+    return array(*(cosine.data_ptr() for cosine, _ in rotations)), array(*(sine.data_ptr() for _, sine in rotations))
+
+
+def fill(call: Decoder, tokens: int, slots: torch.Tensor, batch: RaggedBatch) -> None:
+    """What changes from step to step, but for where the rows and the rotations lie. Slots are contiguous."""
+    threads = torch.get_num_threads()
+    attention, write = call.attention, call.write
+    call.rows = attention.tokens = write.tokens = tokens
+    call.threads = attention.threads = write.threads = threads
+    attention.query_starts = batch.query_starts.data_ptr()
+    attention.context_lengths = batch.context_lengths.data_ptr()
+    attention.block_tables = batch.block_tables.data_ptr()
+    attention.sequences, attention.table_width = batch.block_tables.shape
+    write.slots = slots.data_ptr()
+
+
+def template(
+    stack: DecoderStack, layers: "ctypes.Array[DecoderLayer]", dtype: torch.dtype, pool: torch.Tensor, half: int
+) -> Decoder:
+    """The arguments of a step but for what `fill` and its caller know; made once per pool."""
+    key = (pool.data_ptr(), pool.shape, pool.stride(), pool.dtype, dtype, half)
+    known, made = stack.prepared.get("template", (None, None))
+    if known != key:
+        made = _template(stack, layers, dtype, pool, half)
+        stack.prepared["template"] = key, made
+    assert isinstance(made, Decoder)
+    return made
+
+
+def _template(
+    stack: DecoderStack, layers: "ctypes.Array[DecoderLayer]", dtype: torch.dtype, pool: torch.Tensor, half: int
+) -> Decoder:
     num_blocks, _, _, kv_heads, block_size, head_dim = pool.shape
     block_stride, layer_stride, value_offset, head_stride, _, _ = pool.stride()
     stride = (stack.heads + 2 * kv_heads) * head_dim
@@ -62,55 +102,32 @@ def decoder_layers(
         "kv_heads": kv_heads,
         "head_dim": head_dim,
         "block_size": block_size,
-        "threads": threads,
     }
-    call = Decoder(
+    return Decoder(
         layers=ctypes.addressof(layers),
         count=len(stack.layers),
-        hidden=hidden.data_ptr(),
-        delta=delta.data_ptr(),
-        value_type=TYPES[hidden.dtype],
-        rows=tokens,
-        width=hidden.shape[1],
+        value_type=TYPES[dtype],
+        width=stack.width,
         epsilon=stack.epsilon,
-        cosines=ctypes.addressof(cosines),
-        sines=ctypes.addressof(sines),
         layer_bytes=layer_stride * pool.element_size(),
-        threads=threads,
         attention=Attention(
-            query_type=TYPES[hidden.dtype],
+            query_type=TYPES[dtype],
             token_stride=stride,
-            query_starts=starts.data_ptr(),
-            context_lengths=lengths.data_ptr(),
-            block_tables=tables.data_ptr(),
-            tokens=tokens,
-            sequences=batch.num_sequences,
-            table_width=tables.shape[1],
             scale=stack.scale,
             soft_cap=stack.soft_cap or 0.0,
             **shared,
         ),
         write=Write(
-            query_stride=stride,
-            key_stride=stride,
-            value_stride=stride,
-            slots=slots.data_ptr(),
-            value_type=TYPES[hidden.dtype],
-            tokens=tokens,
-            half=turns[0][0].shape[1],
-            **shared,
+            query_stride=stride, key_stride=stride, value_stride=stride, value_type=TYPES[dtype], half=half, **shared
         ),
     )
-    status = kernels().decoder(ctypes.byref(call))
-    refuse(status, f"a slot or a block table points outside the pool's {num_blocks} blocks")
-    return delta
 
 
-def _covered(stack: DecoderStack, hidden: torch.Tensor, rotations: Rotations, pool: torch.Tensor) -> bool:
+def covers(stack: DecoderStack, rotations: Rotations, pool: torch.Tensor) -> bool:
+    """Whether the library takes this pool and these rotations."""
     head_dim = pool.shape[5]
     return (
-        hidden.is_contiguous()
-        and pool.dtype in VALUE_TYPES
+        pool.dtype in VALUE_TYPES
         and pool.stride(5) == 1
         and pool.stride(4) == head_dim
         and head_dim % HEAD_DIM_MULTIPLE[kernels().isa] == 0
@@ -120,17 +137,16 @@ def _covered(stack: DecoderStack, hidden: torch.Tensor, rotations: Rotations, po
     )
 
 
-def _prepared(stack: DecoderStack, hidden: torch.Tensor) -> "ctypes.Array[DecoderLayer] | None":
+def prepared_layers(stack: DecoderStack, dtype: torch.dtype) -> "ctypes.Array[DecoderLayer] | None":
     """The layers as the library takes them, or None when it does not; made once per dtype of the activations."""
-    name = f"{NAME} {hidden.dtype}"
+    name = f"{NAME} {dtype}"
     if name not in stack.prepared:
-        stack.prepared[name] = _layers(stack, hidden)
+        stack.prepared[name] = _layers(stack, dtype)
     layers: ctypes.Array[DecoderLayer] | None = stack.prepared[name]
     return layers
 
 
-def _layers(stack: DecoderStack, hidden: torch.Tensor) -> "ctypes.Array[DecoderLayer] | None":
-    dtype = hidden.dtype
+def _layers(stack: DecoderStack, dtype: torch.dtype) -> "ctypes.Array[DecoderLayer] | None":
     layers = (DecoderLayer * len(stack.layers))()
     for layer, to in zip(stack.layers, layers, strict=True):
         if not isinstance(layer.ffn, GatedFeedForward):

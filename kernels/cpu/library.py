@@ -126,6 +126,18 @@ class Decoder(ctypes.Structure):
     ]
 
 
+class Model(ctypes.Structure):
+    _fields_ = [
+        ("embedding", Embedding),
+        ("factor", c_double),
+        ("decoder", Decoder),
+        ("positions", c_void_p),
+        *((name, c_int64) for name in ("rotations", "rotation_rows")),
+        *((name, c_void_p) for name in ("logits_at", "norm")),
+        ("output", Linear),
+    ]
+
+
 _Kernel = ctypes.CFUNCTYPE(c_int64, c_void_p)
 
 
@@ -141,6 +153,7 @@ class Kernels(NamedTuple):
     write: Callable[[Any], int]
     top_k: Callable[[Any], int]
     decoder: Callable[[Any], int]
+    model: Callable[[Any], int]
 
 
 class _Kernels(ctypes.Structure):

@@ -10,7 +10,7 @@ import torch
 from kernels.block_pairs import check_copies
 from kernels.cuda.driver import CupyDriver, unavailable
 from kernels.cuda.moves import copy_runs, launch_moves, prefers_launch
-from kernels.cuda.staging import to_device
+from kernels.staging import to_device
 
 __all__ = ["copy_blocks", "move_between", "unavailable"]
 

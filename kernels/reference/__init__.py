@@ -5,6 +5,7 @@ from kernels.reference.copies import copy_blocks
 from kernels.reference.decoder import decoder_layers
 from kernels.reference.layers import add_rms_norm, embedding, linear, pack_gated_linear, pack_linear, silu_mul
 from kernels.reference.memory import allocate_pool
+from kernels.reference.model import decoder_logits
 from kernels.reference.selection import argmax, top_k
 from kernels.reference.write import write_kv, write_rotated_kv, zero_blocks
 
@@ -14,6 +15,7 @@ __all__ = [
     "argmax",
     "copy_blocks",
     "decoder_layers",
+    "decoder_logits",
     "embedding",
     "linear",
     "pack_gated_linear",

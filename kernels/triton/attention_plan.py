@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.cuda.staging import to_device
 from kernels.ragged import RaggedBatch
+from kernels.staging import to_device
 from kernels.triton.device import has_warp_group_products, multiprocessors
 from kernels.triton.tiles import Tiles, long_tiles, power_of_two, short_tiles
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.checks import FP8
-from kernels.cuda.staging import to_device
+from kernels.staging import to_device
 from kernels.triton.device import check_format, launching_on
 from kernels.triton.tiles import power_of_two
 from kernels.triton.write_kernels import write_kv_kernel, zero_blocks_kernel

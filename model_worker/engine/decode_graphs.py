@@ -8,15 +8,12 @@ batch that is smaller than its bucket is padded: padding rows have no context an
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from kernels import RaggedBatch
-
-if TYPE_CHECKING:
-    from model_worker.engine.runner import PagedModel
+from model_worker.model.paged_model import PagedModel
 
 Step = Callable[[], Tensor]
 Capture = Callable[[Step], tuple[Tensor, Callable[[], None]]]
@@ -61,7 +58,7 @@ class DecodeGraphs:
     """
 
     def __init__(
-        self, model: "PagedModel", pool: Tensor, max_rows: int, max_blocks: int, block_size: int, capture: Capture
+        self, model: PagedModel, pool: Tensor, max_rows: int, max_blocks: int, block_size: int, capture: Capture
     ) -> None:
         device = pool.device
         self._model = model
@@ -77,7 +74,6 @@ class DecodeGraphs:
         self._contexts = torch.zeros(max_rows, dtype=torch.int32, device=device)
         self._tables = torch.zeros((max_rows, max_blocks), dtype=torch.int32, device=device)
         self._starts = torch.arange(max_rows + 1, dtype=torch.int32, device=device)
-        self._logits_at = torch.arange(max_rows, device=device)
         self._captured: dict[int, tuple[Tensor, Callable[[], None]]] = {}
 
     def takes(self, rows: int, blocks: int) -> bool:
@@ -129,4 +125,4 @@ class DecodeGraphs:
             (self._max_context,) * bucket,
         )
         ids, positions, slots = (self._inputs[column, :bucket] for column in range(3))
-        return lambda: self._model.forward(ids, positions, slots, batch, self._pool, self._logits_at[:bucket])
+        return lambda: self._model.forward(ids, positions, slots, batch, self._pool)

@@ -1,41 +1,16 @@
 """A batch through the model and the sampler. The only part of the engine that touches tensors."""
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from kernels import RaggedBatch, copy_blocks
+from kernels.staging import integers
 from model_worker.engine.batch import Batch, Row
 from model_worker.engine.decode_graphs import DecodeGraphs
+from model_worker.model.paged_model import PagedModel
 from model_worker.sampling.logprobs import token_logprobs
 from model_worker.sampling.results import StepOutput, TokenLogprobs
 from model_worker.sampling.sampler import Sampler
-
-
-class PagedModel(Protocol):
-    """A causal language model whose KV cache is the paged pool."""
-
-    def forward(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        slots: Tensor,
-        batch: RaggedBatch,
-        pool: Tensor,
-        logits_at: Tensor,
-    ) -> Tensor:
-        """Logits ``[rows, vocab]`` float32 of the tokens at ``logits_at``.
-
-        Args:
-            token_ids: int64 ``[tokens]``.
-            positions: int64 ``[tokens]``.
-            slots: int64 ``[tokens]``, where each token's K and V are written.
-            batch: lengths and block tables.
-            pool: ``[num_blocks + 1, layers, 2, kv_heads, block_size, head_dim]``, written in place.
-            logits_at: int64 ``[rows]``, indexes into ``tokens``.
-        """
-        ...
 
 
 class ModelRunner:
@@ -84,13 +59,17 @@ class ModelRunner:
         else:
             lengths = [row.end - row.start for row in batch.rows]
             ragged = RaggedBatch.of(lengths, [row.end for row in batch.rows], tables, device)
+            wanted = [] if decodes else [*logits_at, *prompt_at]
+            # One copy for all: each has its own cost, and none is large.
+            numbers = integers([*ids, *positions, *slots, *wanted], torch.int64, device)
+            count = len(ids)
             logits = self._model.forward(
-                torch.tensor(ids, device=device),
-                torch.tensor(positions, device=device),
-                torch.tensor(slots, device=device),
+                numbers[:count],
+                numbers[count : 2 * count],
+                numbers[2 * count : 3 * count],
                 ragged,
                 self._pool,
-                torch.tensor(logits_at + prompt_at, dtype=torch.int64, device=device),
+                None if decodes else numbers[3 * count :],
             )
         sequences = [row.sequence for row in batch.rows if row.samples]
         prompt_logprobs = _prompt_logprobs(logits[len(logits_at) :], batch.rows, scored) if prompt_at else {}

@@ -48,10 +48,11 @@ class GeneralModel:
         slots: torch.Tensor,
         batch: RaggedBatch,
         pool: torch.Tensor,
-        logits_at: torch.Tensor,
+        logits_at: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """As `DecoderModel.forward`. All sequences are one row of tokens: only attention tells them apart."""
-        arguments: dict[str, Any] = {"logits_to_keep": logits_at} if self._selects else {}
+        selects = self._selects and logits_at is not None
+        arguments: dict[str, Any] = {"logits_to_keep": logits_at} if selects else {}
         with running(Step(self._windows, slots, batch, pool)):
             output = self._model(
                 input_ids=token_ids[None],
@@ -62,7 +63,7 @@ class GeneralModel:
                 **arguments,
             )
         logits: torch.Tensor = output.logits[0]
-        return (logits if self._selects else logits.index_select(0, logits_at)).float()
+        return (logits if selects or logits_at is None else logits.index_select(0, logits_at)).float()
 
 
 def read_general_config(checkpoint: Checkpoint, folder: Path, max_context: int | None) -> GeneralConfig:

@@ -5,14 +5,14 @@ from typing import Any, Protocol
 
 import torch
 
-from kernels import RaggedBatch
 from model_worker.model.config import ModelConfig, architecture_of
 from model_worker.model.families import FAMILIES
+from model_worker.model.paged_model import PagedModel
 from model_worker.model.refusals import refuse_unsupported
 
 
-class CausalLM(Protocol):
-    """A model that computes on the paged pool. `DecoderModel.forward` documents the shapes."""
+class CausalLM(PagedModel, Protocol):
+    """A model that was loaded."""
 
     @property
     def config(self) -> ModelConfig: ...
@@ -22,16 +22,6 @@ class CausalLM(Protocol):
 
     @property
     def device(self) -> torch.device: ...
-
-    def forward(
-        self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
-        batch: RaggedBatch,
-        pool: torch.Tensor,
-        logits_at: torch.Tensor,
-    ) -> torch.Tensor: ...
 
 
 def is_native(raw: Mapping[str, Any]) -> bool:

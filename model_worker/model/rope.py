@@ -46,14 +46,38 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> torch.Tensor:
 
 
 class Rotation(NamedTuple):
-    """One step's rotations, float32 [tokens, rotary_dim / 2] each."""
+    """Of positions, float32 [positions, rotary_dim / 2] each."""
 
     cosine: torch.Tensor
     sine: torch.Tensor
 
 
 def rotation_at(positions: torch.Tensor, frequencies: torch.Tensor, magnitude: float = 1.0) -> Rotation:
-    """Rotations for positions int64 [tokens], from `inverse_frequencies` on the same device."""
+    """Rotations for positions int64 [positions], from `inverse_frequencies` on the same device."""
     angles = torch.outer(positions.float(), frequencies)
     cosine, sine = angles.cos(), angles.sin()
     return Rotation(cosine, sine) if magnitude == 1.0 else Rotation(cosine * magnitude, sine * magnitude)
+
+
+class RotationTable:
+    """Rotations by position, computed once: looking one up is cheaper than five operations a step.
+
+    It grows with the longest context met, to a new place. So a CUDA graph is to be captured with the longest context
+    there may be, after a run with the same.
+    """
+
+    LEAST = 1024
+
+    def __init__(self, frequencies: torch.Tensor, magnitude: float) -> None:
+        self._frequencies = frequencies
+        self._magnitude = magnitude
+        self._rows = self._made(self.LEAST)
+
+    def rows(self, length: int) -> Rotation:
+        """Those of at least the first `length` positions, float32 [positions, rotary_dim / 2]."""
+        if length > len(self._rows.cosine):
+            self._rows = self._made(1 << (length - 1).bit_length())
+        return self._rows
+
+    def _made(self, length: int) -> Rotation:
+        return rotation_at(torch.arange(length, device=self._frequencies.device), self._frequencies, self._magnitude)

@@ -76,11 +76,9 @@ class Sampler:
 
 def _problems(highest: Tensor) -> dict[int, str]:
     """Rows whose largest logit, NaN counting as the largest, is not finite."""
-    if bool(torch.isfinite(highest).all()):
-        return {}
     return {
         place: ALL_BANNED if value == -torch.inf else NOT_A_NUMBER
-        for place, value in enumerate(highest.squeeze(1).tolist())
+        for place, (value,) in enumerate(highest.tolist())
         if not -torch.inf < value < torch.inf
     }
 

@@ -119,6 +119,18 @@ struct Decoder {
   Write write;
 };
 
+// A decoder from token ids to logits.
+struct Model {
+  Embedding embedding;  // its output is the decoder's hidden state
+  double factor;        // embeddings are multiplied by it
+  Decoder decoder;      // its cosines and sines have a row for each position instead of each token
+  const int64_t* positions;  // [tokens]
+  int64_t rotations, rotation_rows;
+  const int64_t* logits_at;  // [output.rows], tokens whose logits are wanted; null: all
+  const void* norm;          // [width] of the decoder's value_type
+  Linear output;             // without input
+};
+
 struct Kernels {
   const char* isa;
   int64_t (*attention)(const Attention*);
@@ -129,4 +141,5 @@ struct Kernels {
   int64_t (*write)(const Write*);
   int64_t (*top_k)(const TopK*);
   int64_t (*decoder)(const Decoder*);
+  int64_t (*model)(const Model*);
 };

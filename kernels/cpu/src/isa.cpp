@@ -3,6 +3,7 @@
 #include "decoder.h"
 #include "embedding.h"
 #include "linear.h"
+#include "model.h"
 #include "rows.h"
 #include "select.h"
 #include "write.h"
@@ -13,6 +14,7 @@
 namespace OCTAVO_ISA {
 
 extern const Kernels kernels;
-const Kernels kernels = {NAME_OF(OCTAVO_ISA), attention, linear, embedding, add_rms_norm, silu_mul, write, top_k, decoder};
+const Kernels kernels = {NAME_OF(OCTAVO_ISA), attention, linear, embedding, add_rms_norm, silu_mul, write, top_k, decoder,
+                         model};
 
 }  // namespace OCTAVO_ISA

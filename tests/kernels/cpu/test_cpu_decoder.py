@@ -1,6 +1,7 @@
 """All layers in one call: bit for bit what the operations give one by one, and right against float64."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,17 @@ from hypothesis import strategies as st
 from paged_cases import relative_error
 
 import kernels
-from kernels import DecoderLayer, DecoderStack, GatedFeedForward, PackedLinear, PoolShape, RaggedBatch, cpu, reference
+from kernels import (
+    DecoderEnds,
+    DecoderLayer,
+    DecoderStack,
+    GatedFeedForward,
+    PackedLinear,
+    PoolShape,
+    RaggedBatch,
+    cpu,
+    reference,
+)
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, FFN, LAYERS, BLOCK = 40, 4, 2, 16, 52, 3, 5
 
@@ -175,3 +186,120 @@ def test_layers_that_do_not_fit_are_refused() -> None:
     step.slots = step.slots[:7]
     with pytest.raises(ValueError, match="must both be"):
         step.run(kernels, stack)
+
+
+VOCABULARY, LENGTH = 50, 16
+POSITIONS = torch.tensor([6, 7, 8, 9, 10, 11, 12, 11])
+
+
+def ends_of(backend: object, weights: Weights, weight_dtype: torch.dtype, activations: torch.dtype) -> DecoderEnds:
+    """Embedding, norm and output, drawn behind the layers; embeddings are multiplied where the options say so."""
+    table, output = weights.draw(VOCABULARY, WIDTH), weights.draw(VOCABULARY, WIDTH)
+    return DecoderEnds(
+        backend.pack_linear(table.to(weight_dtype), None),  # type: ignore[attr-defined]
+        weights.draw(WIDTH).to(activations),
+        backend.pack_linear(output.to(weight_dtype), None),  # type: ignore[attr-defined]
+        3.0 if "sandwich" in weights.options else 1.0,
+    )
+
+
+def run_model(
+    backend: object, step: Step, ends: DecoderEnds, stack: DecoderStack, logits_at: Any, **changed: object
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and the pool as it is left."""
+    angles = torch.rand(2, LENGTH, HEAD_DIM // 2, generator=torch.Generator().manual_seed(9)) * 6
+    pool = step.pool.clone()
+    step.batch.step_cache.clear()
+    given = {
+        "token_ids": torch.arange(8) * 6,
+        "positions": POSITIONS,
+        "rotations": [(angle.cos(), angle.sin()) for angle in angles],
+        "slots": step.slots,
+        "batch": step.batch,
+        "pool": pool,
+        "logits_at": torch.tensor(logits_at, dtype=torch.int64) if isinstance(logits_at, list) else logits_at,
+    } | changed
+    return backend.decoder_logits(ends, stack, **given), pool  # type: ignore[attr-defined]
+
+
+@pytest.mark.property
+@settings(max_examples=30, deadline=None)
+@given(
+    options=st.sets(st.sampled_from(OPTIONS)),
+    kind=st.sampled_from(KINDS),
+    logits_at=st.none() | st.just([]) | st.lists(st.integers(0, 7), max_size=9),
+)
+def test_a_model_in_one_call_gives_the_bits_of_its_operations(
+    options: set[str], kind: tuple[torch.dtype, torch.dtype, torch.dtype], logits_at: list[int] | None
+) -> None:
+    activations, weight_dtype, pool_dtype = kind
+    step, weights = Step(activations, pool_dtype), Weights(options, "silu")
+    stack = weights.stack(cpu, weight_dtype, activations)
+    ends = ends_of(cpu, weights, weight_dtype, activations)
+    logits, pool = run_model(kernels, step, ends, stack, logits_at)
+    assert logits.shape == (8 if logits_at is None else len(logits_at), VOCABULARY)
+    expected, pool_after = run_model(reference, step, ends, stack, logits_at)
+    assert torch.equal(logits, expected)
+    assert torch.equal(pool, pool_after)  # also when no logits are wanted, as of most chunks of a prompt
+
+
+@pytest.mark.unit
+def test_the_library_itself_runs_the_model(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    step, weights = Step(torch.float32, torch.float32), Weights({"sandwich"}, "silu")
+    stack = weights.stack(cpu, torch.float32, torch.float32)
+    ends = ends_of(cpu, weights, torch.float32, torch.float32)
+    expected, _ = run_model(reference, step, ends, stack, [7, 0])
+    monkeypatch.delattr(reference, "decoder_logits")
+    logits, _ = run_model(cpu, step, ends, stack, [7, 0])
+    assert torch.equal(logits, expected)
+
+
+REFUSED_OF_A_MODEL = {
+    "token id": ({"token_ids": torch.full((8,), VOCABULARY)}, IndexError, r"a token id outside 0\.\.49"),
+    "position": ({"positions": POSITIONS + 4}, IndexError, r"a position outside 0\.\.15"),
+    "position below": ({"positions": POSITIONS - 7}, IndexError, "position"),
+    "row": ({"logits_at": torch.tensor([8])}, IndexError, "row of logits"),
+    "slot": ({"slots": torch.full((8,), 7 * BLOCK)}, IndexError, "slot"),
+    "block": ({"batch": RaggedBatch.of([7, 1], [13, 12], [[3, 1, 7], [2, 5, 4]])}, IndexError, "block"),
+    "fewer positions": ({"positions": POSITIONS[:7]}, ValueError, r"positions must be int64 \[8\]"),
+    "short slots": ({"slots": torch.zeros(8, dtype=torch.int32)}, ValueError, r"slots must be int64 \[8\]"),
+    "short rows": ({"logits_at": torch.zeros(1, dtype=torch.int32)}, ValueError, "logits_at must be int64"),
+    "floats": ({"token_ids": torch.zeros(8)}, ValueError, "token_ids must be int64"),
+    "fewer tokens than the batch": (
+        {name: torch.zeros(7, dtype=torch.int64) for name in ("token_ids", "positions", "slots")},
+        ValueError,
+        "7 token ids for a batch of 8 tokens",
+    ),
+    "no rotation": ({"rotations": []}, ValueError, "the layers name 2 rotations, 0 are given"),
+    "halves": (
+        {"rotations": [(torch.ones(LENGTH, 8), torch.ones(LENGTH, 8).half())] * 2},
+        ValueError,
+        "must both be float32",
+    ),
+    "too wide": ({"rotations": [(torch.ones(LENGTH, 9), torch.ones(LENGTH, 9))] * 2}, ValueError, "half at most 8"),
+    "pool": ({"pool": torch.zeros(7, 2, 2, KV_HEADS, BLOCK, HEAD_DIM)}, ValueError, "does not fit a pool of 2"),
+}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", REFUSED_OF_A_MODEL)
+def test_a_model_refuses_what_does_not_fit(name: str) -> None:
+    changed, error, message = REFUSED_OF_A_MODEL[name]
+    step, weights = Step(torch.float32, torch.float32), Weights(set(), "silu")
+    stack = weights.stack(cpu, torch.float32, torch.float32)
+    ends = ends_of(cpu, weights, torch.float32, torch.float32)
+    run_model(kernels, step, ends, stack, None)  # what is right before is taken, and remembered as fitting
+    with pytest.raises(error, match=message):
+        run_model(kernels, step, ends, stack, **({"logits_at": None} | changed))
+
+
+@pytest.mark.unit
+def test_a_model_of_other_ends_is_checked_anew() -> None:
+    step, weights = Step(torch.float32, torch.float32), Weights(set(), "silu")
+    stack = weights.stack(cpu, torch.float32, torch.float32)
+    ends = ends_of(cpu, weights, torch.float32, torch.float32)
+    run_model(kernels, step, ends, stack, None)
+    with pytest.raises(ValueError, match="norm must be"):
+        run_model(kernels, step, replace(ends, norm=ends.norm[:-1]), stack, None)
+    with pytest.raises(ValueError, match="output must be weights of width 40"):
+        run_model(kernels, step, replace(ends, output=cpu.pack_linear(torch.ones(50, 41))), stack, None)

@@ -1,5 +1,6 @@
 """Numbers of the host on their way to a device."""
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,3 +14,13 @@ def to_device(numbers: Sequence[Any], dtype: torch.dtype, device: torch.device) 
     the streams that copy from it have passed, so nothing here need be kept.
     """
     return torch.tensor(numbers, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
+
+
+def integers(numbers: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """As `to_device` for a flat sequence of int32 or int64; on the CPU some times faster than `torch.tensor`."""
+    if device.type != "cpu" or not numbers:
+        return to_device(numbers, dtype, device)
+    return torch.frombuffer(array(_CODES[dtype], numbers), dtype=dtype)
+
+
+_CODES = {torch.int32: "i", torch.int64: "q"}
