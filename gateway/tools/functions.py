@@ -84,7 +84,7 @@ def problems(functions: Sequence[Function]) -> Iterator[tuple[str, str, str]]:
         if not _NAME.fullmatch(function.name):
             yield f"[{place}]", "another name", "1 to 64 of letters, digits, _, . and - as a function's name"
         elif function.name in names:
-            yield f"[{place}]", f"{function.name} a second time", "each name once"
+            yield f"[{place}]", "the name of an earlier one", "each name once"
         names.add(function.name)
         kind = "object" if function.parameters is None else function.parameters.get("type", "object")
         if kind != "object":

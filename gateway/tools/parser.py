@@ -96,11 +96,10 @@ class Events:
     def say(self, text: str) -> None:
         """Tell text."""
         if not self._in_text:
-            self._space += text
-            text = self._space
             if not text.strip(WHITE_SPACE):
+                self._space += text
                 return
-            self._space, self._in_text = "", True
+            text, self._space, self._in_text = self._space + text, "", True
         if self._events and isinstance(last := self._events[-1], Said):
             self._events[-1] = Said(last.text + text)
         else:
@@ -190,6 +189,9 @@ class CharacterParser:
 
     def expect(self, mark: str, character: str) -> bool:
         """Look for a mark in running text, telling what is none; whether this character completes it."""
+        if not self.held and character != mark[0]:
+            self.events.say(character)
+            return False
         self.held += character
         while self.held and not mark.startswith(self.held):
             self.events.say(self.held[0])
