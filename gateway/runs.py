@@ -14,7 +14,7 @@ from gateway.prompts import PROMPT
 from gateway.routing import Router
 from gateway.streams import Finish, Piece
 from gateway.tenancy.gate import Caller
-from gateway.tenancy.places import Demand
+from gateway.tenancy.places import Demand, Place
 from gateway.workers import Worker
 from octavo.kv.v1 import common_pb2
 
@@ -69,9 +69,9 @@ async def running(
         ServiceError: no turn came, no worker can serve it, or what went wrong, in terms of the client's request.
     """
     demand = Demand(task.cost, task.answers, task.parameters.priority, task.remaining())
-    async with caller.place(task.model.name, demand) as waited:
+    async with caller.place(task.model.name, demand) as place:
         worker = await route(task, migrations.router)
-        async with contextlib.aclosing(run(task, caller, worker, waited, migrations, metrics)) as pieces:
+        async with contextlib.aclosing(run(task, place, worker, migrations, metrics)) as pieces:
             yield pieces
 
 
@@ -85,9 +85,11 @@ def _after(waited: float, piece: Piece) -> Piece:
 
 
 async def run(
-    task: Generation, caller: Caller, worker: Worker, waited: float, migrations: Migrations, metrics: SurfaceMetrics
+    task: Generation, place: Place, worker: Worker, migrations: Migrations, metrics: SurfaceMetrics
 ) -> AsyncGenerator[Piece, None]:
     """Run a generation on a worker, and on others when that is gone. Closing it closes the worker's call.
+
+    What it has taken is noted at its place when it ends.
 
     Raises:
         ServiceError: what went wrong, in terms of the client's request.
@@ -109,8 +111,8 @@ async def run(
             with journey, metrics.request(task.model.name, task.parameters.n, task.arrived) as meter:
                 async for piece in source:
                     begun = True
-                    if waited:
-                        piece = _after(waited, piece)
+                    if place.waited:
+                        piece = _after(place.waited, piece)
                     tokens += len(piece.token_ids)
                     finish = piece.finish or finish
                     meter.see(piece)
@@ -124,7 +126,8 @@ async def run(
     finally:
         if begun:
             # Of answers that are generated and not kept, only that there were as many is known.
-            caller.charge(len(task.prompt.token_ids), tokens * task.answers // task.parameters.n)
+            place.generated_tokens = tokens * task.answers // task.parameters.n
+            place.prompt_tokens = len(task.prompt.token_ids)
         logger.info(
             "generation ended: %s",
             "not finished" if finish is None else finish.reason.name.lower(),
@@ -135,7 +138,7 @@ async def run(
                 "prompt_tokens": len(task.prompt.token_ids),
                 "completion_tokens": tokens,
                 "cached_tokens": 0 if finish is None else finish.usage.cached_tokens,
-                "waited_seconds": round(waited, 4),
+                "waited_seconds": round(place.waited, 4),
                 "seconds": round(time.monotonic() - task.arrived, 4),
                 "migrations": journey.migrations,
                 "paused_seconds": round(journey.paused_seconds, 4),

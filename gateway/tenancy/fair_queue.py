@@ -1,23 +1,26 @@
 """Start-time fair queueing between tenants, with priorities inside a tenant and ageing in both. Pure.
 
-A request's cost is the most tokens it can take. Virtual time v counts cost per weight. A tenant that waits has a start
-tag S, and the next request is one of the tenant with the smallest:
+A request's cost is the most tokens it can take, until it ends: then it is what it took. Virtual time v counts cost per
+weight. A tenant that waits has a start tag S, and the next request is one of the tenant with the smallest:
 
     the tenant begins to wait     S = max(v, F)        F: its finish tag, 0 at first
     it is served, cost c          F = S + c / weight, and S = F if more of it waits
     anybody is served             v = the smallest S of all that waited
+    a request took d less         F = F - d / weight, and S = max(v, S - d / weight) if more of it waits
 
 So no tag of one that waits is below v, and:
 
-* Fairness. While two tenants wait, what they are served per weight differs by at most one largest request of each.
+* Fairness. While two tenants wait, what they are served per weight differs by at most one largest request of each, as
+  long as none takes less than its cost or goes by its age.
 * Isolation. A tenant that has taken nothing lately (F <= v) is preceded by at most one request of every other tenant,
-  however many of theirs wait.
+  however many of theirs wait, and whatever they took less.
 * Ageing between tenants. A tenant that has waited ``ageing_seconds`` since it was last served goes next, whatever its
   tag; of several, the one that has waited longest.
 * Ageing inside a tenant. Its requests go by (priority, arrival), but one that has waited ``ageing_seconds`` goes before
   all that came later. So nobody is overtaken by a request that came more than ``ageing_seconds`` after it.
 
-Cost is charged when a request is served, so one that leaves before has changed nothing.
+Cost is charged when a request is served, so one that leaves before has changed nothing. Tags of equal value go by who
+has waited longer.
 """
 
 import collections
@@ -57,6 +60,9 @@ class _Flow:
     finish: float = 0.0
     since: float = 0.0
     """When it began to wait, or was last served."""
+
+    turn: int = 0
+    """The same as a number, of which no two are equal."""
 
     count: int = 0
     by_arrival: "collections.deque[Waiting]" = field(default_factory=collections.deque)
@@ -99,7 +105,7 @@ class FairQueue:
         flow = self._flows.setdefault(request.tenant, _Flow())
         if flow.count == 0:
             flow.start = max(self._virtual, flow.finish)
-            flow.since = now
+            flow.since, flow.turn = now, next(self._numbers)
         flow.by_arrival.append(request)
         heapq.heappush(flow.by_priority, (request.priority, next(self._numbers), request))
         flow.count += 1
@@ -118,13 +124,21 @@ class FairQueue:
         request = flow.head(now, self._ageing_seconds)
         self._virtual = min(other.start for other in self._flows.values() if other.count)
         flow.start = flow.finish = flow.start + request.cost / request.weight
-        flow.since = now
+        flow.since, flow.turn = now, next(self._numbers)
         self._leave(flow, request)
         return request
 
     def remove(self, request: Waiting) -> None:
         """Take a request out that waits no more, without a trace."""
         self._leave(self._flows[request.tenant], request)
+
+    def settle(self, request: Waiting, spent: float) -> None:
+        """A request that was served has ended: charge what it took instead of what it could."""
+        flow = self._flows[request.tenant]
+        less = max(0.0, request.cost - spent) / request.weight
+        flow.finish -= less
+        if flow.count:
+            flow.start = flow.finish = max(self._virtual, flow.finish)
 
     def forget(self) -> None:
         """Nobody waits and nothing runs: what tenants took before weighs no more."""
@@ -150,7 +164,7 @@ class FairQueue:
         waiting = [flow for flow in self._flows.values() if flow.count]
         if not waiting:
             return None
-        oldest = min(waiting, key=lambda flow: flow.since)
+        oldest = min(waiting, key=lambda flow: flow.turn)
         if now - oldest.since >= self._ageing_seconds:
             return oldest
-        return min(waiting, key=lambda flow: (flow.start, flow.since))
+        return min(waiting, key=lambda flow: (flow.start, flow.turn))

@@ -13,7 +13,7 @@ from gateway.tenancy.account import Account, Clock, TokenReservation
 from gateway.tenancy.directory import Directory
 from gateway.tenancy.keys import key_of
 from gateway.tenancy.metrics import Counts, TenantMetrics
-from gateway.tenancy.places import Capacity, Demand, Places
+from gateway.tenancy.places import Capacity, Demand, Place, Places
 from gateway.tenancy.tenant import ANONYMOUS, Tenant
 from service.errors import ServiceError
 
@@ -161,21 +161,20 @@ class Caller:
         """
         self._reservation.reserve(tokens)
 
-    def charge(self, prompt_tokens: int, generated_tokens: int) -> None:
-        """Charge what a worker has computed."""
-        self._reservation.spend(prompt_tokens + generated_tokens)
-        self._gate.metrics.charged(self.tenant.name, prompt_tokens, generated_tokens)
-
     @contextlib.asynccontextmanager
-    async def place(self, model: str, demand: Demand) -> AsyncIterator[float]:
-        """Hold places at the workers of a model while the block runs; yields the seconds waited.
+    async def place(self, model: str, demand: Demand) -> AsyncIterator[Place]:
+        """Hold a place at the workers of a model while the block runs, which says what it has taken; that is charged.
 
         Raises:
             ServiceError: RESOURCE_EXHAUSTED: too many wait already; DEADLINE_EXCEEDED while waiting.
         """
-        async with self._gate.places(model).taken_by(self.tenant, demand) as waited:
-            self._gate.metrics.placed(self.tenant.name, waited)
-            yield waited
+        async with self._gate.places(model).taken_by(self.tenant, demand) as place:
+            self._gate.metrics.placed(self.tenant.name, place.waited)
+            try:
+                yield place
+            finally:
+                self._reservation.spend(place.spent)
+                self._gate.metrics.charged(self.tenant.name, place.prompt_tokens, place.generated_tokens)
 
 
 def _unauthenticated(*, given: bool) -> ServiceError:

@@ -40,6 +40,25 @@ class Demand:
     remaining: float | None = None
 
 
+@dataclass(slots=True)
+class Place:
+    """What a request holds.
+
+    Attributes:
+        waited: seconds until it got it.
+        prompt_tokens, generated_tokens: what it has taken, for its holder to say before it leaves.
+    """
+
+    waited: float = 0.0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+
+    @property
+    def spent(self) -> int:
+        """All tokens that it has taken; its tenant's next turn depends on them."""
+        return self.prompt_tokens + self.generated_tokens
+
+
 class Places:
     """``capacity`` places, each for one sample.
 
@@ -69,8 +88,8 @@ class Places:
         return self._queue.waiting(tenant)
 
     @contextlib.asynccontextmanager
-    async def taken_by(self, tenant: Tenant, demand: Demand) -> AsyncIterator[float]:
-        """Hold places while the block runs; yields the seconds that were waited.
+    async def taken_by(self, tenant: Tenant, demand: Demand) -> AsyncIterator[Place]:
+        """Hold places while the block runs, which says what it has spent.
 
         Leaving the block, cancelled or not, while it waits or later, gives everything back.
 
@@ -79,19 +98,18 @@ class Places:
         """
         begun = time.monotonic()
         request = Waiting(tenant.name, tenant.weight, demand.cost, demand.priority, demand.places, begun)
-        waited = 0.0
+        place = Place()
         if self._free(request) and not self._queue:
             self._queue.push(request, begun)
             self._grant_next(begun)
         else:
             self._check_room(tenant, begun)
             await self._wait(request, demand.remaining)
-            waited = time.monotonic() - begun
+            place.waited = time.monotonic() - begun
         try:
-            yield waited
+            yield place
         finally:
-            self._taken -= request.places
-            self.grant()
+            self._give_back(request, place.spent)
 
     def grant(self) -> None:
         """Give free places to those that wait; call it when there are more than before."""
@@ -114,11 +132,11 @@ class Places:
             self._granted.pop(request, None)
             if request.left:
                 # Places came together with whatever ended the waiting.
-                self._taken -= request.places
+                self._give_back(request, spent=0)
             else:
                 self._queue.remove(request)
-            # Its successor may fit where it did not.
-            self.grant()
+                # Its successor may fit where it did not.
+                self.grant()
             if isinstance(error, TimeoutError):
                 raise _too_late(time.monotonic() - request.arrived) from None
             raise
@@ -130,6 +148,11 @@ class Places:
         granted = self._granted.pop(request, None)
         if granted is not None and not granted.done():
             granted.set_result(None)
+
+    def _give_back(self, request: Waiting, spent: int) -> None:
+        self._queue.settle(request, spent)
+        self._taken -= request.places
+        self.grant()
 
     def _free(self, request: Waiting) -> bool:
         capacity = self._capacity()

@@ -38,8 +38,8 @@ class Holder:
         return self
 
     async def _run(self) -> None:
-        async with self.places.taken_by(self.tenant, self.demand) as waited:
-            self.waited = waited
+        async with self.places.taken_by(self.tenant, self.demand) as place:
+            self.waited = place.waited
             await self.end.wait()
 
     @property
@@ -55,7 +55,7 @@ def demand(places: int = 1, cost: int = 10, priority: int = 0, remaining: float 
 async def test_free_places_are_taken_without_waiting() -> None:
     places = Places(lambda: 2, 30, 10)
     async with places.taken_by(A, demand()) as first, places.taken_by(B, demand()) as second:
-        assert (first, second, places.taken) == (0.0, 0.0, 2)
+        assert (first.waited, second.waited, places.taken) == (0.0, 0.0, 2)
     assert places.taken == 0
 
 
