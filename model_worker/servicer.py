@@ -16,6 +16,7 @@ from model_worker.engine.progress import Progress
 from model_worker.engine.sequence import EndReason, Sequence
 from model_worker.request_counts import RequestCounts
 from model_worker.requests import RequestReader
+from model_worker.sampling.sampler import ALL_BANNED
 from model_worker.sampling_fields import logprob_messages
 from model_worker.streams import Stream, StreamTable
 from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
@@ -268,6 +269,9 @@ def finished(progress: Progress) -> worker_pb2.Finished:
             reason="NEVER_FITS",
             fields={"token_ids": ended.message},
         )
+    if reason is EndReason.FAILED and ended.message == ALL_BANNED:
+        # The request's own rules exclude each other, on any worker.
+        raise ServiceError(grpc.StatusCode.FAILED_PRECONDITION, ALL_BANNED, reason="NO_TOKEN_LEFT")
     if reason is EndReason.FAILED:
         raise ServiceError(grpc.StatusCode.INTERNAL, ended.message or "the step failed", reason="STEP_FAILED")
     if reason is None:

@@ -184,8 +184,12 @@ def test_a_stop_string_and_a_length_end_a_constrained_answer(client: openai.Open
     full = chat(client, extra_body=given, temperature=0).choices[0]
     assert (len(full.message.content), full.finish_reason) == (40, "stop")
     stop = full.message.content[7]
-    cut = chat(client, extra_body=given, temperature=0, stop=stop).choices[0]
-    assert (cut.message.content, cut.finish_reason) == (full.message.content.partition(stop)[0], "stop")
+    # With everything at once: two answers, log-probabilities, a seed and a stop string within the grammar.
+    cut = chat(client, extra_body=given, temperature=0, stop=stop, n=2, logprobs=True, top_logprobs=1)
+    for choice in cut.choices:
+        assert (choice.message.content, choice.finish_reason) == (full.message.content.partition(stop)[0], "stop")
+        spelled = b"".join(bytes(token.bytes) for token in choice.logprobs.content).decode()
+        assert spelled.startswith(choice.message.content + stop)
     short = chat(client, extra_body=given, temperature=0, max_tokens=4).choices[0]
     assert full.message.content.startswith(short.message.content)
     assert short.finish_reason == "length"
@@ -258,6 +262,10 @@ def test_what_cannot_be_enforced_is_refused_before_anything_is_generated(client:
     assert refused(extra_body={"guided_regex": "(["}).param == "guided_regex"
     assert refused(extra_body={"structured_outputs": {"grammar": "start: nothing"}}).param == "structured_outputs"
     assert refused(tool_choice="required").param == "tool_choice"
+    # Rules that leave no token are the client's too.
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat(client, extra_body={"structured_outputs": {"choice": ["yes"]}, "min_tokens": 50})
+    assert caught.value.code == "no_token_left"
     # A free model is only told of its functions.
     assert chat(client, tools=[odd], max_tokens=4).choices[0].finish_reason in ("length", "stop")
 
