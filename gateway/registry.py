@@ -6,7 +6,7 @@ import hmac
 import re
 import time
 import urllib.parse
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -24,6 +24,13 @@ MAX_WORKERS = 4096
 _ADDRESS = re.compile(r"(?P<host>\S*):(?P<port>\d{1,5})")
 
 
+class _Lease(NamedTuple):
+    """Which process is announced, and until when."""
+
+    worker_id: str
+    until: float
+
+
 class Leases:
     """Who is announced, and until when. Time comes in as an argument, in seconds of a monotonic clock.
 
@@ -38,27 +45,30 @@ class Leases:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.changed = asyncio.Event()
-        self._until: dict[str, float] = {}
+        self._held: dict[str, _Lease] = {}
 
     def __len__(self) -> int:
-        return len(self._until)
+        return len(self._held)
 
     def __contains__(self, address: str) -> bool:
-        return address in self._until
+        return address in self._held
 
-    def renew(self, address: str, now: float) -> None:
-        if address not in self._until:
+    def renew(self, address: str, worker_id: str, now: float) -> None:
+        if address not in self._held:
             self.changed.set()
-        self._until[address] = now + self.seconds
+        self._held[address] = _Lease(worker_id, now + self.seconds)
 
-    def end(self, address: str) -> None:
-        if self._until.pop(address, None) is not None:
+    def end(self, address: str, worker_id: str) -> None:
+        """End a worker's own lease: one that took its address meanwhile keeps its."""
+        held = self._held.get(address)
+        if held is not None and held.worker_id == worker_id:
+            del self._held[address]
             self.changed.set()
 
     def alive(self, now: float) -> tuple[str, ...]:
         """The addresses in the order of their announcement; those whose lease is over are forgotten."""
-        self._until = {address: until for address, until in self._until.items() if now < until}
-        return tuple(self._until)
+        self._held = {address: lease for address, lease in self._held.items() if now < lease.until}
+        return tuple(self._held)
 
 
 async def follow(fleet: Fleet, leases: Leases) -> None:
@@ -86,12 +96,12 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         self._check(dict(context.invocation_metadata() or ()).get(TOKEN_KEY, ""))
         address = understood(request.address, context.peer())
         if request.leaving:
-            self._leases.end(address)
+            self._leases.end(address, request.worker_id)
             return registry_pb2.RegisterResponse(address=address)
         if address not in self._leases and len(self._leases) >= MAX_WORKERS:
             message = f"{MAX_WORKERS} workers are announced already"
             raise ServiceError(grpc.StatusCode.RESOURCE_EXHAUSTED, message, reason="TOO_MANY_WORKERS")
-        self._leases.renew(address, time.monotonic())
+        self._leases.renew(address, request.worker_id, time.monotonic())
         return registry_pb2.RegisterResponse(address=address, lease_ms=round(self._leases.seconds * 1000))
 
     def _check(self, said: str | bytes) -> None:

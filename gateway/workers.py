@@ -125,12 +125,12 @@ class Worker:
             timeout: seconds until the worker gives up, None for no limit.
         """
         samples = max(1, request.n, request.best_of, request.beam_search.width)
-        booking = self.workload.begin(request.request_id, len(request.token_ids), samples, request.stop.max_tokens)
-        self.circuit.begin(time.monotonic())
         span = tracing.current().child(GENERATE, "CLIENT")
         traced_calls.describe(span, GENERATE)
         span.set("server.address", self.address)
         call = self._stub.Generate(request, timeout=timeout, metadata=span.headers())
+        booking = self.workload.begin(request.request_id, len(request.token_ids), samples, request.stop.max_tokens)
+        self.circuit.begin(time.monotonic())
         try:
             yield WorkerCall(call, lambda: self._answered(booking))
         except grpc.aio.AioRpcError as error:

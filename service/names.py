@@ -19,7 +19,10 @@ async def resolve(name: str) -> frozenset[str]:
     """
     host, _, port = name.removeprefix(SCHEME).rpartition(":")
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    try:
+        found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except (UnicodeError, OverflowError) as error:  # no name that could be asked for, or no port
+        raise OSError(str(error)) from error
     return frozenset(join(str(address[0]), int(address[1])) for *_, address in found)
 
 

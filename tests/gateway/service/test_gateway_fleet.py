@@ -25,13 +25,22 @@ TOKEN = "sixteen-letters-or-more"
 @pytest.mark.unit
 def test_a_lease_ends_unless_it_is_renewed() -> None:
     leases = Leases(10.0)
-    leases.renew("a:1", 0.0)
-    leases.renew("b:1", 4.0)
-    leases.renew("a:1", 5.0)
+    leases.renew("a:1", "one", 0.0)
+    leases.renew("b:1", "two", 4.0)
+    leases.renew("a:1", "one", 5.0)
     assert leases.alive(13.9) == ("a:1", "b:1")
     assert leases.alive(14.0) == ("a:1",)
-    leases.end("a:1")
+    leases.end("a:1", "one")
     assert leases.alive(14.0) == ()
+
+
+@pytest.mark.unit
+def test_a_worker_that_leaves_does_not_take_its_successor_with_it() -> None:
+    leases = Leases(10.0)
+    leases.renew("a:1", "old", 0.0)
+    leases.renew("a:1", "new", 1.0)
+    leases.end("a:1", "old")
+    assert leases.alive(2.0) == ("a:1",)
 
 
 @pytest.mark.unit
@@ -57,8 +66,9 @@ def test_a_worker_announces_where_it_listens_or_what_it_was_told() -> None:
 @pytest.mark.unit
 async def test_a_name_stands_for_all_its_addresses() -> None:
     assert "127.0.0.1:7" in await names.resolve("dns:///localhost:7")
-    with pytest.raises(OSError):  # noqa: PT011 what resolvers say of such a name is theirs to choose
-        await names.resolve("dns:///no-such-host.invalid:7")
+    for wrong in ("no-such-host.invalid:7", f"{'a' * 64}.invalid:7"):
+        with pytest.raises(OSError):  # noqa: PT011 what resolvers say of such a name is theirs to choose
+            await names.resolve(f"dns:///{wrong}")
 
 
 class Names:
