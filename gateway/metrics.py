@@ -43,6 +43,8 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        # When each series began is asked for by nobody, and would double their number.
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # its signature has no types
         self.registry = registry = CollectorRegistry()
         self._started = Counter("octavo_gateway_started_calls", "calls that began", ["method"], registry=registry)
         self._calls = Counter(

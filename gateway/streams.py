@@ -123,6 +123,7 @@ class SampleStream:
         self._reader = reader
         self._calls = calls
         self._cached_tokens = 0
+        self._queue_seconds = 0.0
         self._first_token_seconds = 0.0
         self._migrations = 0
         self._paused_seconds = 0.0
@@ -130,6 +131,7 @@ class SampleStream:
     def start(self, started: worker_pb2.Started) -> None:
         """Take what the worker tells once for all samples, in the first message of any of them."""
         self._cached_tokens = started.cached_tokens
+        self._queue_seconds = started.queue_seconds
 
     def migrated(self, paused_seconds: float) -> None:
         """Note that another worker goes on with it, after a pause."""
@@ -217,6 +219,7 @@ class SampleStream:
             prompt_tokens=self._prompt_tokens,
             completion_tokens=len(self.tokens),
             cached_tokens=self._cached_tokens,
+            queue_seconds=self._queue_seconds,
             first_token_seconds=self._first_token_seconds,
             total_seconds=seconds,
             migrations=self._migrations,

@@ -143,7 +143,9 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             for index, brought in by_sample.items():
                 response = self._response(sequence.request_id, index, brought)
                 if started is not None:
-                    started.cached_tokens = brought[-1].sequence.timeline.cached_tokens
+                    line = brought[-1].sequence.timeline
+                    started.cached_tokens = line.cached_tokens
+                    started.queue_seconds = max(0.0, line.first_step - line.arrived)
                     # Complete: whoever has a token has computed the prompt.
                     started.prompt_logprobs.extend(logprob_messages(sequence.prompt_logprobs))
                     response.started.CopyFrom(started)
