@@ -28,7 +28,6 @@ from service.errors import ServiceError
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS = 1.0
 # A worker that failed a request is left out until it was seen in trouble and came back, or for so long: the looks at it
 # are a second apart and take up to two.
 SHUN_SECONDS = 3.0
@@ -52,7 +51,7 @@ Route = Callable[[Collection[Worker], Sequence[int]], Awaitable[Worker]]
 class MigrationPolicy:
     """How far a request may go to stay alive; as the gateway's settings of the same names."""
 
-    wait_seconds: float = 10.0
+    wait_seconds: float = 20.0
     max_migrations: int = 8
     max_worker_losses: int = 2
 
@@ -115,7 +114,7 @@ class Migrations:
             buckets=PAUSE_BUCKETS,
             registry=registry,
         )
-        for cause in Cause:
+        for cause in set(Cause) - {Cause.REFUSED}:
             self._pauses.labels(cause.value)
         for outcome in _Outcome:
             self._ended.labels(outcome.value)

@@ -106,7 +106,7 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
     ] = ANSWER_SECONDS
     migration_wait_seconds: Annotated[
         float, Field(ge=0, le=3600, description="longest pause of a request whose worker is gone, until another comes")
-    ] = 10.0
+    ] = 20.0
     max_migrations: Annotated[
         int, Field(ge=0, description="workers that a request may leave for another, for whatever reason; 0: none")
     ] = 8
