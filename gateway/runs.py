@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from gateway import generation, prompts, spans
 from gateway.generation import Generation
+from gateway.journey import Journey
 from gateway.metrics import SurfaceMetrics
-from gateway.migration import Journey, Migrations
+from gateway.migration import Migrations
 from gateway.prompts import PROMPT
 from gateway.routing import Router
 from gateway.streams import Finish, Piece
@@ -68,7 +69,7 @@ async def running(
     Raises:
         ServiceError: no turn came, no worker can serve it, or what went wrong, in terms of the client's request.
     """
-    demand = Demand(task.cost, task.answers, task.parameters.priority, task.remaining())
+    demand = Demand(task.cost, task.answers, task.parameters.priority, task.patience())
     async with caller.place(task.model.name, demand) as place:
         worker = await route(task, migrations.router)
         async with contextlib.aclosing(run(task, place, worker, migrations, metrics)) as pieces:

@@ -28,7 +28,7 @@ def key_of(headers: Mapping[str, str]) -> str | None:
 
 def digest_of(key: str) -> bytes:
     """SHA-256 of a key, as the tenants file holds it. A slow hash is for passwords; a key is 32 random bytes."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 class KeyIndex:

@@ -13,10 +13,6 @@ from gateway.tenancy.fair_queue import FairQueue, Waiting
 from gateway.tenancy.tenant import Tenant
 from service.errors import ServiceError
 
-# Told before the client's own clock ends the call, so that it hears where the request was.
-ANSWER_SHARE = 0.05
-ANSWER_SECONDS = 0.05
-
 LEAST_RETRY_SECONDS = 1.0
 MOST_RETRY_SECONDS = 60.0
 
@@ -31,13 +27,13 @@ class Demand:
         cost: the most tokens that it takes: prompt and all its answers.
         places: samples that run at once.
         priority: smaller is served first, among the tenant's own.
-        remaining: seconds until its client's deadline, None without one.
+        patience: seconds until its client has to hear something, None for no limit.
     """
 
     cost: int
     places: int
     priority: int
-    remaining: float | None = None
+    patience: float | None = None
 
 
 @dataclass(slots=True)
@@ -104,7 +100,7 @@ class Places:
             self._grant_next(begun)
         else:
             self._check_room(tenant, begun)
-            await self._wait(request, demand.remaining)
+            await self._wait(request, demand.patience)
             place.waited = time.monotonic() - begun
         try:
             yield place
@@ -119,14 +115,13 @@ class Places:
         if not self._taken:
             self._queue.forget()
 
-    async def _wait(self, request: Waiting, remaining: float | None) -> None:
+    async def _wait(self, request: Waiting, patience: float | None) -> None:
         self._queue.push(request, request.arrived)
         granted = self._granted[request] = asyncio.get_running_loop().create_future()
         # Room may have come since it was last looked for: a worker that is new tells nobody here.
         self.grant()
-        timeout = None if remaining is None else remaining - min(ANSWER_SHARE * remaining, ANSWER_SECONDS)
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(patience):
                 await granted
         except BaseException as error:
             self._granted.pop(request, None)

@@ -47,8 +47,8 @@ class Holder:
         return self.waited is not None and self.task is not None and not self.task.done()
 
 
-def demand(places: int = 1, cost: int = 10, priority: int = 0, remaining: float | None = None) -> Demand:
-    return Demand(cost, places, priority, remaining)
+def demand(places: int = 1, cost: int = 10, patience: float | None = None) -> Demand:
+    return Demand(cost, places, 0, patience)
 
 
 @pytest.mark.unit
@@ -118,7 +118,7 @@ async def test_a_deadline_ends_the_waiting() -> None:
     places = Places(lambda: 1, 30, 10)
     async with places.taken_by(A, demand()):
         with pytest.raises(ServiceError) as caught:
-            async with places.taken_by(B, demand(remaining=0.0)):
+            async with places.taken_by(B, demand(patience=0.0)):
                 raise AssertionError
         assert (caught.value.code, places.waiting("b")) == (grpc.StatusCode.DEADLINE_EXCEEDED, 0)
 

@@ -111,7 +111,7 @@ def test_keys_are_found_by_their_digest() -> None:
     index = KeyIndex(tenants)
     assert index.find("key-a") is tenants[0]
     assert index.find("key-b") is tenants[1]
-    for key in ("", "key-c", A, "key-a\x00", "k" * (MAX_KEY_BYTES + 1), "\udc80"):
+    for key in ("", "key-c", A, "key-a\x00", "k" * (MAX_KEY_BYTES + 1), "\ud800"):
         assert index.find(key) is None
     # The whole digest is compared: one bit off is nobody's.
     near = bytes([digest_of("key-a")[0] ^ 1]) + digest_of("key-a")[1:]
