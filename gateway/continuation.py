@@ -29,6 +29,7 @@ class Continuation:
         self._samples = samples
         self._seed: int | None = None
         self._ended: set[int] = set()
+        self._given_up: set[int] = set()
 
     @property
     def begun(self) -> bool:
@@ -63,6 +64,7 @@ class Continuation:
     def request(self) -> worker_pb2.GenerateRequest:
         """What the next worker is asked; the first one's request as long as nothing came."""
         self._ended.clear()
+        self._given_up.clear()
         if self._seed is None:
             return self._first
         request = worker_pb2.GenerateRequest()
@@ -91,6 +93,13 @@ class Continuation:
         if message.HasField("finished"):
             self._ended.add(message.index)
         return self._samples[message.index].push(message, seconds)
+
+    def overtakes(self, index: int) -> bool:
+        """Whether the worker goes on with a sample that is whole, to be ended there; true once for each and worker."""
+        if self._samples[index].finish is None or index in self._ended or index in self._given_up:
+            return False
+        self._given_up.add(index)
+        return not _chosen_at_end(self._first)
 
     def migrated(self, paused_seconds: float) -> None:
         """Note that another worker has gone on, after a pause."""

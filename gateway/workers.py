@@ -99,6 +99,7 @@ class Worker:
         self._stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         self._look_now = asyncio.Event()
+        self._aborts: set[object] = set()
 
     async def watch(self, changed: Changed) -> None:
         """Look at the worker until cancelled; ``changed`` is awaited whenever its trouble or model changed."""
@@ -148,6 +149,16 @@ class Worker:
     def _answered(self, booking: Booking) -> None:
         self.workload.started(booking)
         self.circuit.answered()
+
+    def abort_sample(self, request_id: str, index: int) -> None:
+        """Have the worker end one sample of a request whose others go on.
+
+        Nobody waits for it: where it fails, all it costs are tokens that nobody reads.
+        """
+        request = worker_pb2.AbortSamplesRequest(request_id=request_id, indexes=[index])
+        call = self._stub.AbortSamples(request, timeout=ANSWER_SECONDS)
+        self._aborts.add(call)  # a call that nobody holds is cancelled
+        call.add_done_callback(self._aborts.discard)
 
     async def close(self) -> None:
         await self._channel.close()

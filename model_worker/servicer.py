@@ -168,12 +168,19 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     async def Abort(self, request: worker_pb2.AbortRequest, context: Any) -> worker_pb2.AbortResponse:
         stream = self._worker.streams.find(request.request_id)
         if stream is not None and self._worker.engine is not None:
-            if request.indexes:
-                _check_indexes(stream, request.indexes)
-                self._worker.engine.abort_samples(stream.sequence, frozenset(request.indexes))
-            else:
-                self._worker.engine.abort(stream.sequence)
+            self._worker.engine.abort(stream.sequence)
         return worker_pb2.AbortResponse(header=self._header(request.request_id), found=stream is not None)
+
+    async def AbortSamples(
+        self, request: worker_pb2.AbortSamplesRequest, context: Any
+    ) -> worker_pb2.AbortSamplesResponse:
+        if not request.indexes:
+            raise invalid_argument("indexes", "empty, at least one is to end")
+        stream = self._worker.streams.find(request.request_id)
+        if stream is not None and self._worker.engine is not None:
+            _check_indexes(stream, request.indexes)
+            self._worker.engine.abort_samples(stream.sequence, frozenset(request.indexes))
+        return worker_pb2.AbortSamplesResponse(header=self._header(request.request_id), found=stream is not None)
 
     async def GetModel(self, request: worker_pb2.GetModelRequest, context: Any) -> worker_pb2.GetModelResponse:
         if self._worker.model is None:

@@ -63,8 +63,10 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
                         break
                     if answers.overtakes(response):
                         # By the name that the worker knows it by, which is its own when the caller gave none.
-                        rest = worker_pb2.AbortRequest(request_id=response.header.request_id, indexes=[response.index])
-                        await self._own.Abort(rest, context)
+                        overtaken = worker_pb2.AbortSamplesRequest(
+                            request_id=response.header.request_id, indexes=[response.index]
+                        )
+                        await self._own.AbortSamples(overtaken, context)
         finally:
             self._unstarted_tokens -= unstarted
 

@@ -163,6 +163,30 @@ def test_samples_chosen_at_the_end_cannot_go_on(toy_tokenizer: Tokenizer, fields
     assert not state.exact
 
 
+@pytest.mark.unit
+def test_a_sample_at_its_stop_string_is_to_end_at_each_worker_once(toy_tokenizer: Tokenizer) -> None:
+    state = new_state(toy_tokenizer, 2, ["b"])
+    for index, text in enumerate(["ab", "c"]):
+        message = worker_pb2.GenerateResponse(index=index, token_ids=toy_tokenizer.encode(text))
+        message.started.seed = SEED
+        state.push(message, 1.0)
+    assert [state.overtakes(0), state.overtakes(0), state.overtakes(1)] == [True, False, False]
+    # Another worker goes on with it from the token before its end, and has to be told in its turn.
+    assert [len(sample.token_ids) for sample in state.request().resume.samples] == [1, 1]
+    assert [state.overtakes(0), state.overtakes(0)] == [True, False]
+
+
+@pytest.mark.unit
+def test_a_sample_that_its_worker_ended_is_left_alone(toy_tokenizer: Tokenizer) -> None:
+    for fields in ({}, {"best_of": 3}):
+        state = new_state(toy_tokenizer, 2, ["b"], **fields)
+        message = worker_pb2.GenerateResponse(index=0, token_ids=toy_tokenizer.encode("ab"))
+        if not fields:  # those that are chosen at the end come whole, and cannot end alone
+            message.finished.reason = sampling_pb2.FINISH_REASON_LENGTH
+        state.push(message, 1.0)
+        assert not state.overtakes(0)
+
+
 def call_error(code: grpc.StatusCode, reason: str) -> grpc.aio.AioRpcError:
     details = ServiceError(code, "said", reason=reason).to_status().SerializeToString()
     trailing = grpc.aio.Metadata((DETAILS_KEY, details)) if reason else grpc.aio.Metadata()

@@ -138,6 +138,20 @@ class RequestStats(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., prefill_chunks: _Optional[int] = ..., steps: _Optional[int] = ..., max_batch: _Optional[int] = ..., mixed_steps: _Optional[int] = ..., refusals: _Optional[int] = ..., recomputes: _Optional[int] = ..., swaps: _Optional[int] = ..., queue_seconds: _Optional[float] = ..., first_token_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class AbortResponse(_message.Message):
+    __slots__ = ("header", "found")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    found: bool
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., found: bool = ...) -> None: ...
+
+class AbortSamplesRequest(_message.Message):
     __slots__ = ("request_id", "indexes")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     INDEXES_FIELD_NUMBER: _ClassVar[int]
@@ -145,7 +159,7 @@ class AbortRequest(_message.Message):
     indexes: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, request_id: _Optional[str] = ..., indexes: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class AbortResponse(_message.Message):
+class AbortSamplesResponse(_message.Message):
     __slots__ = ("header", "found")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]

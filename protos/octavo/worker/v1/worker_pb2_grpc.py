@@ -48,6 +48,11 @@ class WorkerServiceStub(object):
                 request_serializer=octavo_dot_worker_dot_v1_dot_worker__pb2.AbortRequest.SerializeToString,
                 response_deserializer=octavo_dot_worker_dot_v1_dot_worker__pb2.AbortResponse.FromString,
                 _registered_method=True)
+        self.AbortSamples = channel.unary_unary(
+                '/octavo.worker.v1.WorkerService/AbortSamples',
+                request_serializer=octavo_dot_worker_dot_v1_dot_worker__pb2.AbortSamplesRequest.SerializeToString,
+                response_deserializer=octavo_dot_worker_dot_v1_dot_worker__pb2.AbortSamplesResponse.FromString,
+                _registered_method=True)
         self.GetModel = channel.unary_unary(
                 '/octavo.worker.v1.WorkerService/GetModel',
                 request_serializer=octavo_dot_worker_dot_v1_dot_worker__pb2.GetModelRequest.SerializeToString,
@@ -85,7 +90,14 @@ class WorkerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Abort(self, request, context):
-        """Abort ends a request of any caller, or some samples of it; each ends with FINISH_REASON_ABORTED.
+        """Abort ends a request of any caller; its stream ends with FINISH_REASON_ABORTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AbortSamples(self, request, context):
+        """AbortSamples ends some samples of a request, each with FINISH_REASON_ABORTED, while the others go on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -131,6 +143,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.Abort,
                     request_deserializer=octavo_dot_worker_dot_v1_dot_worker__pb2.AbortRequest.FromString,
                     response_serializer=octavo_dot_worker_dot_v1_dot_worker__pb2.AbortResponse.SerializeToString,
+            ),
+            'AbortSamples': grpc.unary_unary_rpc_method_handler(
+                    servicer.AbortSamples,
+                    request_deserializer=octavo_dot_worker_dot_v1_dot_worker__pb2.AbortSamplesRequest.FromString,
+                    response_serializer=octavo_dot_worker_dot_v1_dot_worker__pb2.AbortSamplesResponse.SerializeToString,
             ),
             'GetModel': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModel,
@@ -211,6 +228,33 @@ class WorkerService(object):
             '/octavo.worker.v1.WorkerService/Abort',
             octavo_dot_worker_dot_v1_dot_worker__pb2.AbortRequest.SerializeToString,
             octavo_dot_worker_dot_v1_dot_worker__pb2.AbortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AbortSamples(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/octavo.worker.v1.WorkerService/AbortSamples',
+            octavo_dot_worker_dot_v1_dot_worker__pb2.AbortSamplesRequest.SerializeToString,
+            octavo_dot_worker_dot_v1_dot_worker__pb2.AbortSamplesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -34,7 +34,9 @@ class WorkerServiceStub:
     Generate: grpc.UnaryStreamMultiCallable[octavo.worker.v1.worker_pb2.GenerateRequest, octavo.worker.v1.worker_pb2.GenerateResponse]
     """Generate streams the tokens of one request; cancelling the call aborts it."""
     Abort: grpc.UnaryUnaryMultiCallable[octavo.worker.v1.worker_pb2.AbortRequest, octavo.worker.v1.worker_pb2.AbortResponse]
-    """Abort ends a request of any caller, or some samples of it; each ends with FINISH_REASON_ABORTED."""
+    """Abort ends a request of any caller; its stream ends with FINISH_REASON_ABORTED."""
+    AbortSamples: grpc.UnaryUnaryMultiCallable[octavo.worker.v1.worker_pb2.AbortSamplesRequest, octavo.worker.v1.worker_pb2.AbortSamplesResponse]
+    """AbortSamples ends some samples of a request, each with FINISH_REASON_ABORTED, while the others go on."""
     GetModel: grpc.UnaryUnaryMultiCallable[octavo.worker.v1.worker_pb2.GetModelRequest, octavo.worker.v1.worker_pb2.GetModelResponse]
     """GetModel describes the model and its limits."""
     GetTokenizer: grpc.UnaryStreamMultiCallable[octavo.worker.v1.worker_pb2.GetTokenizerRequest, octavo.worker.v1.worker_pb2.GetTokenizerResponse]
@@ -56,7 +58,9 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     Generate: grpc.aio.UnaryStreamMultiCallable[octavo.worker.v1.worker_pb2.GenerateRequest, octavo.worker.v1.worker_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generate streams the tokens of one request; cancelling the call aborts it."""
     Abort: grpc.aio.UnaryUnaryMultiCallable[octavo.worker.v1.worker_pb2.AbortRequest, octavo.worker.v1.worker_pb2.AbortResponse]  # type: ignore[assignment]
-    """Abort ends a request of any caller, or some samples of it; each ends with FINISH_REASON_ABORTED."""
+    """Abort ends a request of any caller; its stream ends with FINISH_REASON_ABORTED."""
+    AbortSamples: grpc.aio.UnaryUnaryMultiCallable[octavo.worker.v1.worker_pb2.AbortSamplesRequest, octavo.worker.v1.worker_pb2.AbortSamplesResponse]  # type: ignore[assignment]
+    """AbortSamples ends some samples of a request, each with FINISH_REASON_ABORTED, while the others go on."""
     GetModel: grpc.aio.UnaryUnaryMultiCallable[octavo.worker.v1.worker_pb2.GetModelRequest, octavo.worker.v1.worker_pb2.GetModelResponse]  # type: ignore[assignment]
     """GetModel describes the model and its limits."""
     GetTokenizer: grpc.aio.UnaryStreamMultiCallable[octavo.worker.v1.worker_pb2.GetTokenizerRequest, octavo.worker.v1.worker_pb2.GetTokenizerResponse]  # type: ignore[assignment]
@@ -87,7 +91,15 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         request: octavo.worker.v1.worker_pb2.AbortRequest,
         context: _ServicerContext,
     ) -> typing.Union[octavo.worker.v1.worker_pb2.AbortResponse, collections.abc.Awaitable[octavo.worker.v1.worker_pb2.AbortResponse]]:
-        """Abort ends a request of any caller, or some samples of it; each ends with FINISH_REASON_ABORTED."""
+        """Abort ends a request of any caller; its stream ends with FINISH_REASON_ABORTED."""
+
+    @abc.abstractmethod
+    def AbortSamples(
+        self,
+        request: octavo.worker.v1.worker_pb2.AbortSamplesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[octavo.worker.v1.worker_pb2.AbortSamplesResponse, collections.abc.Awaitable[octavo.worker.v1.worker_pb2.AbortSamplesResponse]]:
+        """AbortSamples ends some samples of a request, each with FINISH_REASON_ABORTED, while the others go on."""
 
     @abc.abstractmethod
     def GetModel(

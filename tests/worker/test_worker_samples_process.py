@@ -1,0 +1,164 @@
+"""Single samples end at a real worker while the others go on, and what is wrong hurts nobody else."""
+
+import json
+import math
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from byte_model import byte_model
+from processes import Stack, running_stack
+
+from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
+from service.channels import open_channel
+
+pytestmark = [pytest.mark.e2e, pytest.mark.model]
+
+VOCAB = 258
+PROMPT = [(31 * place + 7) % 250 for place in range(21)]
+LONG = 400
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    model = byte_model(tmp_path_factory.mktemp("bytes"), max_position_embeddings=1024)
+    worker = {"num-blocks": 400, "served-name": "bytes", "threads": 1}
+    with running_stack(model, worker_flags=worker, gateway_flags={"http-listen": "127.0.0.1:0"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def worker(stack: Stack) -> Iterator[worker_pb2_grpc.WorkerServiceStub]:
+    with open_channel(stack.worker.address) as channel:
+        yield worker_pb2_grpc.WorkerServiceStub(channel)
+
+
+@pytest.fixture(scope="module")
+def gateway(stack: Stack) -> Iterator[gateway_pb2_grpc.GatewayServiceStub]:
+    with open_channel(stack.gateway.address) as channel:
+        yield gateway_pb2_grpc.GatewayServiceStub(channel)
+
+
+def asked(max_tokens: int, **fields: Any) -> worker_pb2.GenerateRequest:
+    sampling = {"temperature": 1.0, "seed": 5, **fields.pop("sampling", {})}
+    stop = {"max_tokens": max_tokens, "ignore_eos": True}
+    return worker_pb2.GenerateRequest(token_ids=PROMPT, sampling=sampling, stop=stop, **fields)
+
+
+def lengths(responses: list[Any], n: int) -> list[int]:
+    """How many tokens each sample brought."""
+    return [sum(len(one.token_ids) for one in responses if one.index == index) for index in range(n)]
+
+
+def test_a_sample_ends_by_rpc_while_the_others_go_on(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
+    whole = list(worker.Generate(asked(LONG, n=3), timeout=60))
+    assert lengths(whole, 3) == [LONG] * 3
+    call = worker.Generate(asked(LONG, n=3, request_id="three"), timeout=60)
+    responses = [next(call)]
+    answer = worker.AbortSamples(worker_pb2.AbortSamplesRequest(request_id="three", indexes=[1]))
+    assert answer.found
+    responses += list(call)
+    texts = [
+        [[token for one in run if one.index == index for token in one.token_ids] for index in range(3)]
+        for run in (whole, responses)
+    ]
+    assert (texts[1][0], texts[1][2]) == (texts[0][0], texts[0][2])
+    begun = texts[1][1]
+    assert begun == texts[0][1][: len(begun)] != texts[0][1]
+    length, aborted = sampling_pb2.FINISH_REASON_LENGTH, sampling_pb2.FINISH_REASON_ABORTED
+    ends = {one.index: one.finished.reason for one in responses if one.HasField("finished")}
+    assert ends == {0: length, 1: aborted, 2: length}
+
+
+def test_samples_that_cannot_end_alone_are_named(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
+    def abort(request_id: str, *indexes: int) -> worker_pb2.AbortSamplesResponse:
+        return worker.AbortSamples(worker_pb2.AbortSamplesRequest(request_id=request_id, indexes=indexes))
+
+    assert not abort("nobody", 0).found
+    best = worker.Generate(asked(LONG, n=2, best_of=3, request_id="best"), timeout=60)
+    plain = worker.Generate(asked(LONG, n=2, request_id="plain"), timeout=60)
+    next(plain)  # its stream is open, and so is the one that was asked for before it
+    for request_id, indexes, code in (
+        ("plain", (), grpc.StatusCode.INVALID_ARGUMENT),
+        ("plain", (0, 2), grpc.StatusCode.INVALID_ARGUMENT),
+        ("best", (1,), grpc.StatusCode.FAILED_PRECONDITION),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            abort(request_id, *indexes)
+        assert caught.value.code() is code
+    plain.cancel()
+    assert lengths(list(best), 2) == [LONG] * 2
+
+
+def test_a_stop_string_ends_its_sample_at_the_worker(
+    gateway: gateway_pb2_grpc.GatewayServiceStub, worker: worker_pb2_grpc.WorkerServiceStub
+) -> None:
+    """Three samples of 400 tokens, one of which stops early: the worker generates little more than 800."""
+
+    def generate(*stop: str) -> tuple[list[gateway_pb2.GenerateResponse], int]:
+        options = gateway_pb2.GenerateOptions(max_tokens=LONG, n=3, seed=5, ignore_eos=True, stop=stop)
+        request = gateway_pb2.GenerateRequest(token_ids=gateway_pb2.TokenIds(ids=PROMPT), options=options)
+        before = worker.GetStats(worker_pb2.GetStatsRequest()).generated_tokens
+        responses = list(gateway.Generate(request, timeout=60))
+        return responses, worker.GetStats(worker_pb2.GetStatsRequest()).generated_tokens - before
+
+    whole, generated = generate()
+    assert generated == 3 * LONG
+    texts = ["".join(one.text for one in whole if one.index == index) for index in range(3)]
+    stop = next(
+        text
+        for place in range(20, 60)
+        if (text := texts[0][place : place + 2]) and not any(text in other for other in texts[1:])
+    )
+    stopped, generated = generate(stop)
+    ends = {one.index: (one.finish_reason, one.stop_reason) for one in stopped if one.finish_reason}
+    assert ends == {
+        0: (gateway_pb2.FINISH_REASON_STOP, stop),
+        1: (gateway_pb2.FINISH_REASON_LENGTH, ""),
+        2: (gateway_pb2.FINISH_REASON_LENGTH, ""),
+    }
+    assert [len("".join(one.text for one in stopped if one.index == index)) for index in (1, 2)] == [
+        len(text) for text in texts[1:]
+    ]
+    assert 2 * LONG < generated < 2 * LONG + LONG // 2
+
+
+def test_what_is_wrong_with_a_request_hurts_nobody_else(
+    stack: Stack, worker: worker_pb2_grpc.WorkerServiceStub, gateway: gateway_pb2_grpc.GatewayServiceStub
+) -> None:
+    """B64, B66: biases and temperatures that are none, on every surface, while five streams run."""
+    alone = [list(worker.Generate(asked(LONG, sampling={"seed": seed}), timeout=60)) for seed in range(5)]
+    calls = [worker.Generate(asked(LONG, sampling={"seed": seed}), timeout=60) for seed in range(5)]
+    running = [[next(call)] for call in calls]
+
+    biases: list[dict[str, Any]] = [
+        {"logit_bias": {token: bias}}
+        for token, bias in ((VOCAB, 1.0), (10**9, 1.0), (1, 101.0), (1, -101.0), (1, math.nan))
+    ]
+    for bad in [*biases, {"temperature": -1.0}, {"temperature": math.nan}]:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(worker.Generate(asked(4, sampling=bad), timeout=60))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert f"sampling.{next(iter(bad))}" in caught.value.details()
+        request = gateway_pb2.GenerateRequest(prompt="a", options=gateway_pb2.GenerateOptions(**bad))
+        with pytest.raises(grpc.RpcError) as caught:
+            list(gateway.Generate(request, timeout=60))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    url = f"http://{stack.gateway.ready['http']}/v1/completions"
+    for token, bias in (("-1", 1), (str(VOCAB), 1), ("AI", 1), ("1", 101), ("1", math.nan)):
+        body = json.dumps({"prompt": "a", "logit_bias": {token: bias}}).encode()
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"}), timeout=30)
+        assert refused.value.code == 400
+
+    with ThreadPoolExecutor(5) as pool:
+        rest = list(pool.map(list, calls))
+    texts = [
+        [token for one in [*first, *more] for token in one.token_ids] for first, more in zip(running, rest, strict=True)
+    ]
+    assert texts == [[token for one in run for token in one.token_ids] for run in alone]
