@@ -175,6 +175,8 @@ async def pieces(generation: Generation, journey: Journey) -> AsyncGenerator[Pie
                     if overtaken:
                         # Before the piece is handed on: a slow reader must not keep the worker generating.
                         call.cancel()
+                    elif (piece is None or piece.finish is not None) and state.overtakes(message.index):
+                        journey.worker.abort_sample(generation.request_id, message.index)
                     if piece is not None:
                         yield piece
                     if overtaken:
