@@ -17,8 +17,9 @@ from gateway.continuation import Continuation
 from gateway.errors import InvalidRequest
 from gateway.grammars import Grammar
 from gateway.interruptions import Cause, cause_of
+from gateway.journey import Journey
 from gateway.logprobs import LogprobReader
-from gateway.migration import Abandoned, Journey
+from gateway.migration import Abandoned
 from gateway.models import ServedModel
 from gateway.parameters import Parameters
 from gateway.prompts import Prompt

@@ -8,8 +8,9 @@ import grpc
 import pytest
 
 from gateway.interruptions import Cause
+from gateway.journey import Journey
 from gateway.metrics import Metrics
-from gateway.migration import Abandoned, Journey, MigrationPolicy, Migrations
+from gateway.migration import Abandoned, MigrationPolicy, Migrations
 from gateway.models import ModelCache, ServedModel
 from gateway.routing import Router
 from gateway.text.chat_template import ChatTemplate
