@@ -5,6 +5,7 @@ stands where its reading of a stream would not be exact, gives no plan: the deto
 which is always right.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -49,8 +50,11 @@ class Machine:
         self._token_stages = token_stages
         self._text_stages = text_stages
         self._utf8 = utf8
+        self._only_bytes = utf8 if not token_stages and not text_stages else None
 
     def push(self, token: str) -> str:
+        if self._only_bytes is not None:  # most tokenizers
+            return self._only_bytes.push(byte_level_bytes(token))
         tokens = [token]
         for stage in self._token_stages:
             tokens = [out for token in tokens for out in stage.push(token)]
@@ -187,6 +191,8 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTE_OF = _byte_alphabet()
 
 
+# As many as the largest vocabularies hold that are in use at once.
+@functools.lru_cache(maxsize=1 << 18)
 def byte_level_bytes(token: str) -> bytes:
     """The bytes of a byte-level token. One with a character outside the alphabet (an added token) is its UTF-8."""
     try:

@@ -58,12 +58,7 @@ class Detokenizer:
         if self._machine is None:
             self._late.extend(ids)
             return ""
-        pieces = []
-        for id_ in ids:
-            token = self._visible(id_)
-            if token is not None:
-                pieces.append(self._machine.push(token))
-        return "".join(pieces)
+        return "".join([self._machine.push(token) for id_ in ids if (token := self._visible(id_)) is not None])
 
     def finish(self) -> str:
         """Say that no id follows; returns the rest, with U+FFFD for a character that was never finished."""
