@@ -93,6 +93,7 @@ def post(stack: Stack, path: str, body: object, key: str | None) -> int:
 
 
 def test_a_prompt_meets_its_own_tenants_cache_and_nobody_elses(stack: Stack) -> None:
+    """B04, from both sides: with caching off the zeros alone would pass too."""
     prompt = "The quick brown fox jumps over the lazy dog and runs away. " * 4
     tokens = usage(stack, "alice", prompt).prompt_tokens
     # Blocks of 16, and the last token is computed whatever is cached.

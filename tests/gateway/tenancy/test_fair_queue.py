@@ -1,5 +1,6 @@
 """Start-time fair queueing: against a simulation in plain floats, and by the bounds that its module promises."""
 
+import itertools
 from dataclasses import dataclass, field
 
 import pytest
@@ -229,6 +230,27 @@ def test_the_order_is_the_naive_models(steps: list[tuple[str, str, int, int]], a
         assert len(queue) == len(naive.waiting)
         for name in WEIGHTS:
             assert queue.waiting(name) == len(naive.of(name))
+
+
+@pytest.mark.property
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(1, 1000), min_size=25, max_size=25), min_size=2),
+    st.integers(0, 25),
+)
+def test_tenants_that_wait_are_served_alike_per_weight(costs: dict[str, list[int]], pops: int) -> None:
+    queue = FairQueue(NEVER)
+    for tenant, sizes in costs.items():
+        for size in sizes:
+            queue.push(request(tenant, size, weight=WEIGHTS[tenant]), 0)
+    served = dict.fromkeys(costs, 0.0)
+    # Up to 25 of 25 each: all wait to the end.
+    for _ in range(pops):
+        one = queue.pop(0)
+        assert one is not None
+        served[one.tenant] += one.cost / WEIGHTS[one.tenant]
+    largest = {tenant: max(sizes) / WEIGHTS[tenant] for tenant, sizes in costs.items()}
+    for one, other in itertools.combinations(costs, 2):
+        assert abs(served[one] - served[other]) <= largest[one] + largest[other]
 
 
 FLOODS = st.lists(
