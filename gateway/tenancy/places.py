@@ -42,10 +42,12 @@ class Place:
 
     Attributes:
         waited: seconds until it got it.
+        places: how many places it holds.
         prompt_tokens, generated_tokens: what it has taken, for its holder to say before it leaves.
     """
 
     waited: float = 0.0
+    places: int = 1
     prompt_tokens: int = 0
     generated_tokens: int = 0
 
@@ -58,8 +60,8 @@ class Place:
 class Places:
     """``capacity`` places, each for one sample.
 
-    A request takes as many as it has samples, all at once, or all there are when it has more. Nobody goes past the one
-    that is next, however few it wants: it would wait for ever behind small ones.
+    A request takes as many as it has samples, all at once, but at most half of them. Nobody goes past the one that is
+    next, however few it wants, for that one would wait for ever behind small ones; so at most half lie idle before it.
 
     Args:
         capacity: how many there are now; None for any number.
@@ -102,6 +104,7 @@ class Places:
             self._check_room(tenant, begun)
             await self._wait(request, demand.patience)
             place.waited = time.monotonic() - begun
+        place.places = request.places
         try:
             yield place
         finally:
@@ -139,6 +142,7 @@ class Places:
     def _grant_next(self, now: float) -> None:
         request = self._queue.pop(now)
         assert request is not None
+        request.places = self._needs(request)
         self._taken += request.places
         granted = self._granted.pop(request, None)
         if granted is not None and not granted.done():
@@ -153,7 +157,11 @@ class Places:
         capacity = self._capacity()
         if capacity is None or not self._taken:
             return True
-        return self._taken + min(request.places, capacity) <= capacity
+        return self._taken + self._needs(request) <= capacity
+
+    def _needs(self, request: Waiting) -> int:
+        capacity = self._capacity()
+        return request.places if capacity is None else min(request.places, max(1, capacity // 2))
 
     def _check_room(self, tenant: Tenant, now: float) -> None:
         waiting = self._queue.waiting(tenant.name)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.tenancy.places import Demand, Places
+from gateway.tenancy.places import Demand, Place, Places
 from gateway.tenancy.tenant import Limits, Tenant
 from service.errors import ServiceError
 
@@ -30,7 +30,7 @@ class Holder:
     tenant: Tenant
     demand: Demand
     end: asyncio.Event = field(default_factory=asyncio.Event)
-    waited: float | None = None
+    place: Place | None = None
     task: "asyncio.Task[None] | None" = None
 
     def start(self) -> "Holder":
@@ -38,13 +38,12 @@ class Holder:
         return self
 
     async def _run(self) -> None:
-        async with self.places.taken_by(self.tenant, self.demand) as place:
-            self.waited = place.waited
+        async with self.places.taken_by(self.tenant, self.demand) as self.place:
             await self.end.wait()
 
     @property
     def holds(self) -> bool:
-        return self.waited is not None and self.task is not None and not self.task.done()
+        return self.place is not None and self.task is not None and not self.task.done()
 
 
 def demand(places: int = 1, cost: int = 10, patience: float | None = None) -> Demand:
@@ -61,23 +60,20 @@ async def test_free_places_are_taken_without_waiting() -> None:
 
 @pytest.mark.unit
 async def test_samples_take_a_place_each_and_nobody_passes_the_next() -> None:
-    places = Places(lambda: 4, 30, 10)
-    three = Holder(places, A, demand(3)).start()
+    places = Places(lambda: 6, 30, 10)
+    # At most half of the places, however many samples there are.
+    many, two = Holder(places, A, demand(100)).start(), Holder(places, A, demand(2)).start()
     await settle()
-    two, one = Holder(places, A, demand(2)).start(), Holder(places, A, demand(1)).start()
+    assert (places.taken, many.place.places, two.place.places) == (5, 3, 2)
+    pair, one = Holder(places, A, demand(2)).start(), Holder(places, A, demand(1)).start()
     await settle()
     # One is free, and the next one needs two: the small one behind it waits with it.
-    assert (places.taken, two.holds, one.holds) == (3, False, False)
-    three.end.set()
+    assert (places.taken, pair.holds, one.holds) == (5, False, False)
+    two.end.set()
     await settle()
-    assert (places.taken, two.holds, one.holds) == (3, True, True)
-    for holder in (two, one):
+    assert (places.taken, pair.holds, one.holds) == (6, True, True)
+    for holder in (many, pair, one):
         holder.end.set()
-    # More samples than there are places run alone.
-    many = Holder(places, A, demand(100)).start()
-    await settle()
-    assert many.holds
-    many.end.set()
     await settle()
     assert places.taken == 0
 
@@ -166,14 +162,14 @@ def test_places_are_whole_again_after_any_interleaving(steps: list[tuple[str, st
         holders: list[Holder] = []
 
         def check() -> None:
-            held = sum(holder.demand.places for holder in holders if holder.holds)
+            held = sum(holder.place.places for holder in holders if holder.holds)
             assert places.taken == held
             # Work is not held back: what is next does not fit, or nobody waits.
             waiting = [holder for holder in holders if holder.task and not holder.task.done() and not holder.holds]
             assert len(waiting) == places.waiting("a") + places.waiting("b")
             if waiting:
-                assert held + max(holder.demand.places for holder in waiting) > room
-            # There are never more than 6 places, and one that wants more than there are wants 4.
+                assert held + min(max(holder.demand.places for holder in waiting), max(1, room // 2)) > room
+            # There were never more than 6 places.
             assert held <= 6
 
         for what, name, number in steps:
