@@ -1,15 +1,16 @@
 """What a request with tools needs: a parser per answer, and the grammar that makes the model call where it must."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gateway.errors import InvalidRequest
-from gateway.grammars import FORMAT, Grammar
+from gateway.grammars import Grammar
 from gateway.models import ServedModel
 from gateway.parameters import Parameters
 from gateway.text.tokenizer import Tokenizer
 from gateway.tools.families import Family, ParserName, family_of
-from gateway.tools.functions import TOOL_CHOICE, TOOLS, Freedom, Function
+from gateway.tools.functions import TOOLS, Freedom, Function
 from gateway.tools.reader import CallReader
 from gateway.tools.structure import ANY_ARGUMENTS, Spelling, arguments_rules, json_rule
 
@@ -106,6 +107,15 @@ def _answer(grammar: Grammar) -> str:
             return json_rule("answer", grammar.source)
         case "json_object":
             return json_rule("answer", {"type": "object"})
-        case _:
-            problem = "no JSON found beside tools that the model is free to call, allowed is JSON"
-            raise InvalidRequest({FORMAT: f"{problem}, or {TOOL_CHOICE} none or required"})
+        case "regex":
+            return f"answer: /{_ESCAPED.sub(_in_slashes, grammar.source)}/"
+        case "lark":
+            return f"answer: %lark {{\n{grammar.source}\n}}"
+
+
+# What ends an expression between slashes, where no backslash stands before it.
+_ESCAPED = re.compile(r"\\.|[/\n]", re.DOTALL)
+
+
+def _in_slashes(found: re.Match[str]) -> str:
+    return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(found[0], found[0])

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from gateway.grammars import quoted
 from gateway.tools.call_object import CallObject
 from gateway.tools.functions import Function
 from gateway.tools.json_scanner import WHITE_SPACE
 from gateway.tools.parser import CharacterParser
-from gateway.tools.structure import NEW_LINE, Spelling, arguments, head, joined
+from gateway.tools.structure import NEW_LINE, Spelling, call_object, joined
 
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
@@ -42,10 +43,7 @@ class HermesParser(CharacterParser):
 
 def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> str:
     """The Lark rules of ``calls``: 1 to ``most`` of them."""
-    opening = f"{spelling.mark(OPEN)} {spelling.text(NEW_LINE)}"
-    closing = f"{spelling.text('}' + NEW_LINE)} {spelling.mark(CLOSE)}"
-    calls = [
-        f"{opening} {spelling.text(head(function))} {arguments(place)} {closing}"
-        for place, function in enumerate(functions)
-    ]
-    return joined(calls, spelling.text(NEW_LINE), most)
+    opening = f"{spelling.mark(OPEN)} {quoted(NEW_LINE)}"
+    closing = f"{quoted(NEW_LINE)} {spelling.mark(CLOSE)}"
+    calls = [f"{opening} {call_object(function, place)} {closing}" for place, function in enumerate(functions)]
+    return joined(calls, quoted(NEW_LINE), most)

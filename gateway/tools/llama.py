@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from gateway.grammars import quoted
 from gateway.tools.call_object import CallObject
 from gateway.tools.functions import Function
 from gateway.tools.json_scanner import WHITE_SPACE
 from gateway.tools.parser import CharacterParser
-from gateway.tools.structure import Spelling, arguments, head, joined
+from gateway.tools.structure import Spelling, call_object, joined
 
 TAG = "<|python_tag|>"
 SEPARATOR = ";"
@@ -44,8 +45,5 @@ class LlamaParser(CharacterParser):
 
 def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> str:
     """The Lark rules of ``calls``: 1 to ``most`` of them."""
-    calls = [
-        f"{spelling.text(head(function, 'parameters'))} {arguments(place)} {spelling.text('}')}"
-        for place, function in enumerate(functions)
-    ]
-    return joined(calls, spelling.text(f"{SEPARATOR} "), most)
+    calls = [call_object(function, place, "parameters") for place, function in enumerate(functions)]
+    return joined(calls, quoted(f"{SEPARATOR} "), most)

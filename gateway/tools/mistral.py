@@ -9,11 +9,12 @@ import secrets
 import string
 from collections.abc import Sequence
 
+from gateway.grammars import quoted
 from gateway.tools.call_object import CallObject, NamedArguments
 from gateway.tools.functions import Function
 from gateway.tools.json_scanner import WHITE_SPACE
 from gateway.tools.parser import CharacterParser
-from gateway.tools.structure import Spelling, arguments, head, joined
+from gateway.tools.structure import Spelling, arguments, call_object, joined
 
 OPEN = "[TOOL_CALLS]"
 CALL_ID = "[CALL_ID]"
@@ -90,17 +91,12 @@ def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> str:
     opening = spelling.mark(OPEN)
     if ARGS in spelling.special_ids:
         calls = [
-            f"{opening} {spelling.text(function.name)} {spelling.mark(ARGS)} {arguments(place)}"
+            f"{opening} {quoted(function.name)} {spelling.mark(ARGS)} {arguments(place)}"
             for place, function in enumerate(functions)
         ]
         return joined(calls, "", most)
-    calls = [
-        f"{spelling.text(head(function))} {arguments(place)} {spelling.text('}')}"
-        for place, function in enumerate(functions)
-    ]
-    return joined(
-        calls, spelling.text(", "), most, opening=f"{opening} {spelling.text('[')}", closing=spelling.text("]")
-    )
+    calls = [call_object(function, place) for place, function in enumerate(functions)]
+    return joined(calls, quoted(", "), most, opening=f"{opening} {quoted('[')}", closing=quoted("]"))
 
 
 def call_id() -> str:

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from gateway.errors import InvalidRequest
+from gateway.grammars import quoted
 from gateway.tools.functions import TOOLS, Function
 from gateway.tools.json_scanner import MAX_DEPTH, WHITE_SPACE, Scan
 from gateway.tools.parser import CharacterParser
@@ -195,13 +196,13 @@ def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> str:
     calls: list[str] = []
     extra: list[str] = []
     for place, function in enumerate(functions):
-        calls.append(f"{spelling.text(function.name + '(')} first_{place}_0 {spelling.text(')')}")
-        extra += _properties(place, function, spelling)
-    listed = joined(calls, spelling.text(", "), most, opening=spelling.text("["), closing=spelling.text("]"))
+        calls.append(f"{quoted(function.name + '(')} first_{place}_0 {quoted(')')}")
+        extra += _properties(place, function)
+    listed = joined(calls, quoted(", "), most, opening=quoted("["), closing=quoted("]"))
     return "\n".join([listed, *extra])
 
 
-def _properties(place: int, function: Function, spelling: Spelling) -> Iterator[str]:
+def _properties(place: int, function: Function) -> Iterator[str]:
     """Rules for a function's properties in the schema's order, the optional ones left out at will.
 
     ``first_<place>_<i>`` is what follows where none of the properties before the i-th was written, ``next_...`` what
@@ -218,11 +219,11 @@ def _properties(place: int, function: Function, spelling: Spelling) -> Iterator[
             raise InvalidRequest(
                 {f"{TOOLS}[{place}]": "a property that is no Python name found, this model writes them"}
             )
-        written = f"{spelling.text(name + '=')} value_{place}_{i} next_{place}_{i + 1}"
+        written = f"{quoted(name + '=')} value_{place}_{i} next_{place}_{i + 1}"
         needed = isinstance(required, list) and name in required
         left_out = "" if needed else " | {}_" + f"{place}_{i + 1}"
         yield f"first_{place}_{i}: {written}{left_out.format('first')}"
-        yield f"next_{place}_{i}: {spelling.text(', ')} {written}{left_out.format('next')}"
+        yield f"next_{place}_{i}: {quoted(', ')} {written}{left_out.format('next')}"
         yield json_rule(f"value_{place}_{i}", {**shared, **value} if isinstance(value, dict) else {})
     last = len(properties)
     yield f'first_{place}_{last}: ""'

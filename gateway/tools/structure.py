@@ -53,11 +53,6 @@ class Spelling:
         id_ = self.special_ids.get(mark)
         return quoted(mark) if id_ is None else f"<[{id_}]>"
 
-    @staticmethod
-    def text(text: str) -> str:
-        """A text."""
-        return quoted(text)
-
 
 def json_rule(name: str, schema: Mapping[str, Any] | str) -> str:
     """A rule for JSON of a schema, which is a document or its text."""
@@ -83,9 +78,14 @@ def arguments_schema(function: Function) -> Mapping[str, Any]:
     return closed(given if any(word in given for word in _WHOLE) else {"type": "object", **given})
 
 
-def head(function: Function, key: str = "arguments") -> str:
-    """A call as an object, up to the value of its arguments."""
-    return f'{{"name": {json.dumps(function.name)}, "{key}": '
+def call_object(function: Function, place: int, key: str = "arguments") -> str:
+    """A call as an object, in the words that the compiler's own JSON is made of.
+
+    Its lexer looks for the longest word and never goes back: a longer one than a brace would keep any other object,
+    which an answer may be too, from beginning here.
+    """
+    words = ["{", quoted("name"), ": ", quoted(function.name), ", ", quoted(key), ": "]
+    return " ".join([*map(quoted, words), arguments(place), quoted("}")])
 
 
 def joined(calls: Sequence[str], separator: str, most: int, *, opening: str = "", closing: str = "") -> str:

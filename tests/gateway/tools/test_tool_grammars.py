@@ -17,7 +17,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from gateway.errors import InvalidRequest
-from gateway.grammars import Grammar
+from gateway.grammars import Grammar, one_of
 from gateway.models import ServedModel
 from gateway.parameters import Call, Parameters, validate
 from gateway.text.chat_template import ChatTemplate
@@ -187,9 +187,32 @@ def test_a_free_answer_is_a_call_or_what_it_has_to_match() -> None:
     assert texts - answers
     for text in texts - answers:
         assert read(calling, text)
-    with pytest.raises(InvalidRequest) as caught:
-        calling_of(model, parameters(FUNCTIONS, AUTO, response_format=Grammar("regex", "a")), "hermes")
-    assert list(caught.value.problems) == ["response_format"]
+
+
+@pytest.mark.parametrize(
+    ("grammar", "matches", "others"),
+    [
+        (Grammar("regex", r"[ab/]+\/\\/c" + "\n"), ["a/b/\\/c\n"], ["c", "", "a/\\/c"]),
+        (Grammar("lark", 'start: x "}"\nx: /[0-9]+/'), ["12}"], ["}", "12"]),
+        (one_of("at", ["yes", 'n"{o']), ["yes", 'n"{o'], ["no", ""]),
+        # An answer may begin as a call does.
+        (
+            Grammar("json_object", ""),
+            ["{}", '{"a": [1]}', '{"name": "Ada", "b": 3}', '{"name": "stopper"}'],
+            ["[]", "{"],
+        ),
+        (Grammar("json_schema", '{"type": "integer"}'), ["7"], ["7.5", "{}"]),
+    ],
+)
+def test_any_constraint_stands_beside_calls(grammar: Grammar, matches: Sequence[str], others: Sequence[str]) -> None:
+    model = model_with()
+    calling = calling_of(model, parameters([Function("stop")], AUTO, response_format=grammar), "llama3_json")
+    assert calling is not None
+    assert calling.grammar is not None
+    for text in (*matches, '{"name": "stop", "parameters": {}}'):
+        assert accepts(model, calling.grammar, text), text
+    for text in others:
+        assert not accepts(model, calling.grammar, text), text
 
 
 CASES = {
