@@ -12,6 +12,7 @@ from gateway.http.surface import Surface
 from gateway.metrics import Metrics
 from gateway.migration import MigrationPolicy, Migrations
 from gateway.models import ModelCache
+from gateway.naming import Naming
 from gateway.policies import policy_of
 from gateway.prefix_lookup import PrefixLookup
 from gateway.registry import SERVICE as REGISTRY
@@ -108,7 +109,7 @@ async def serve(settings: GatewaySettings) -> None:
         [SERVICE] if registry is None else [SERVICE, REGISTRY],
         register,
         settings.server_tls,
-        [*traced_calls.interceptors(spans.GRPC), Door(gate)],
+        [Naming(), *traced_calls.interceptors(spans.GRPC), Door(gate)],
     )
     metrics_address = metrics.serve(settings.metrics) if settings.metrics else None
     grpc_address = await server.start(settings.listen)

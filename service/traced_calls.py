@@ -56,10 +56,15 @@ class _Tracing(grpc.aio.ServerInterceptor):
         method = handler_call_details.method.lstrip("/")
         if handler is None or method not in self._methods:
             return handler  # type: ignore[no-any-return]
-        if handler.response_streaming:
-            make, wrap, behaviour = grpc.unary_stream_rpc_method_handler, _traced_stream, handler.unary_stream
-        else:
-            make, wrap, behaviour = grpc.unary_unary_rpc_method_handler, _traced_unary, handler.unary_unary
+        # An interceptor that refuses a call may take any kind for its own, a stream of requests too.
+        kinds = {
+            (False, False): (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
+            (False, True): (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
+            (True, False): (handler.stream_unary, grpc.stream_unary_rpc_method_handler),
+            (True, True): (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
+        }
+        behaviour, make = kinds[handler.request_streaming, handler.response_streaming]
+        wrap = _traced_stream if handler.response_streaming else _traced_unary
         return make(
             wrap(behaviour, method, self._methods[method]),
             request_deserializer=handler.request_deserializer,
