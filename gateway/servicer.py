@@ -48,7 +48,6 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     async def Generate(
         self, request: gateway_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[gateway_pb2.GenerateResponse]:
-        arrived = time.monotonic()
         with (
             self._metrics.call("Generate"),
             named(context),
@@ -59,7 +58,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             parameters = validate(Call.GENERATE, given_parameters(request), model.vocab_size)
             prompt = await self._prompt(model, request)
             header = _header(model, parameters.request_id)
-            task = self._generation(header, model, prompt, parameters, arrived, context, caller)
+            task = self._generation(header, model, prompt, parameters, context, caller)
             async with runs.running(task, caller, self._migrations, self._metrics.grpc) as pieces:
                 if parameters.echo:
                     text = await runs.prompt_text(task)
@@ -69,7 +68,6 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                     yield generate_response(header, piece)
 
     async def Chat(self, request: gateway_pb2.ChatRequest, context: Context) -> AsyncIterator[gateway_pb2.ChatResponse]:
-        arrived = time.monotonic()
         with (
             self._metrics.call("Chat"),
             named(context),
@@ -80,7 +78,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             parameters = validate(Call.CHAT, given_parameters(request), model.vocab_size)
             prompt = await self._conversation(model, request, parameters.tools)
             header = _header(model, parameters.request_id)
-            task = self._generation(header, model, prompt, parameters, arrived, context, caller)
+            task = self._generation(header, model, prompt, parameters, context, caller)
             calls: dict[int, CallCollector] = {}
             async with runs.running(task, caller, self._migrations, self._metrics.grpc) as pieces:
                 async for piece in pieces:
@@ -161,7 +159,6 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         model: ServedModel,
         prompt: Prompt,
         parameters: Parameters,
-        arrived: float,
         context: Context,
         caller: Caller,
     ) -> Generation:
@@ -173,7 +170,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             prompt=prompt,
             parameters=parameters,
             max_tokens=max_tokens,
-            arrived=arrived,
+            arrived=caller.arrived,
             remaining=context.time_remaining,
             calling=calling_of(model, parameters, self._tool_parser),
             tenant=caller.tenant,

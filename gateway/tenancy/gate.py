@@ -124,10 +124,12 @@ class Caller:
 
     Attributes:
         tenant: whose it is.
+        arrived: ``time.monotonic`` of its admission.
     """
 
     def __init__(self, gate: Gate, tenant: Tenant, reservation: TokenReservation) -> None:
         self.tenant = tenant
+        self.arrived = time.monotonic()
         self._gate = gate
         self._reservation = reservation
 
