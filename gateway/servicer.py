@@ -83,7 +83,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             async with runs.running(task, caller, self._migrations, self._metrics.grpc) as pieces:
                 async for piece in pieces:
                     role = "" if piece.index in calls else "assistant"
-                    complete = calls.setdefault(piece.index, CallCollector()).add(piece.calls)
+                    if role:
+                        calls[piece.index] = CallCollector()
+                    complete = calls[piece.index].add(piece.calls) if piece.calls else ()
                     yield chat_response(header, piece, role=role, calls=complete)
 
     async def Tokenize(self, request: gateway_pb2.TokenizeRequest, context: Context) -> gateway_pb2.TokenizeResponse:
