@@ -20,6 +20,7 @@ from gateway.interruptions import Cause
 from gateway.migration import Call, Migrations
 from gateway.workers import Worker
 from octavo.worker.v1 import worker_pb2
+from service import tracing
 from service.errors import ServiceError
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ class Journey:
         self.migrations += 1
         self.paused_seconds += seconds
         self.shared.resumed(seconds)
+        tracing.current().event("resumed", worker=self.worker.address, paused_seconds=seconds)
         logger.info(
             "a request goes on on worker %s after %.3f s",
             self.worker.address,
@@ -121,7 +123,9 @@ class Journey:
         self._check_bounds(failure)
         self._shunned[left] = now + (SHUN_REFUSING_SECONDS if cause is Cause.REFUSED else SHUN_SECONDS)
         left.look_now()
-        self.worker = await self._next(failure, tokens, self._searching_since + self.shared.policy.wait_seconds)
+        # A new request that finds no worker fails at once, so does one that was refused by the worker it found.
+        wait_seconds = self.shared.policy.wait_seconds if self.departures else 0.0
+        self.worker = await self._next(failure, tokens, self._searching_since + wait_seconds)
 
     def _pause(self, cause: Cause, failure: ServiceError, now: float) -> None:
         logger.info(
@@ -132,6 +136,7 @@ class Journey:
         if self._paused_at is None:
             self._paused_at = now
             self.shared.paused(cause)
+            tracing.current().event("paused", worker=self.worker.address, cause=cause.value)
 
     def _check_bounds(self, failure: ServiceError) -> None:
         policy = self.shared.policy
@@ -154,8 +159,8 @@ class Journey:
                 message = f"the deadline passed while the request waited for a worker: {failure.message}"
                 raise ServiceError(grpc.StatusCode.DEADLINE_EXCEEDED, message, reason="DEADLINE_EXCEEDED")
             if now >= give_up:
-                waited = self.shared.policy.wait_seconds
-                raise _final(failure, f"no other worker of its model came within {waited:g} s")
+                waited = f"came within {self.shared.policy.wait_seconds:g} s" if self.departures else "is ready"
+                raise _final(failure, f"no other worker of its model {waited}")
             await self.shared.news(min(give_up - now, deadline - now, ASK_AGAIN_SECONDS))
 
     def _shunned_now(self) -> Collection[Worker]:

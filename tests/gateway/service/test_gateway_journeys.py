@@ -136,6 +136,15 @@ async def test_nobody_comes(fleet: Fleet) -> None:
         await journey.move(Cause.LOST, FAILURE, [])
 
 
+async def test_a_new_request_that_is_refused_does_not_wait(fleet: Fleet) -> None:
+    fleet.workers[1].trouble = Trouble("gone for good")
+    with (
+        pytest.raises(ServiceError, match="no other worker of its model is ready"),
+        fleet.journey(fleet.migrations(wait_seconds=60)) as journey,
+    ):
+        await asyncio.wait_for(journey.move(Cause.REFUSED, FAILURE, []), PATIENCE_SECONDS)
+
+
 async def test_a_deadline_is_no_failure_of_the_worker(fleet: Fleet) -> None:
     fleet.workers[1].trouble = Trouble("gone for good")
     with (
