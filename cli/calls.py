@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from importlib import resources
 from typing import TypeVar
 
 import grpc
@@ -15,15 +16,22 @@ from service.errors import error_info_of, status_of
 Answer = TypeVar("Answer")
 
 
+def gateway_channel(address: str) -> contextlib.AbstractContextManager[grpc.Channel]:
+    """A channel to a gateway, with the service config published beside its stubs: what it says is tried again."""
+    config = resources.files("octavo.gateway.v1").joinpath("service_config.json").read_text()
+    return channel_to(address, "gateway", ("grpc.service_config", config))
+
+
 @contextlib.contextmanager
-def channel_to(address: str, peer: str) -> Iterator[grpc.Channel]:
+def channel_to(address: str, peer: str, *options: tuple[str, str]) -> Iterator[grpc.Channel]:
     """A channel whose failed calls become ``CliError``.
 
     Args:
         address: where to call, host:port.
         peer: what is expected there, such as "gateway".
+        options: of the channel.
     """
-    with open_channel(address) as channel:
+    with open_channel(address, options=options) as channel:
         try:
             yield channel
         except grpc.RpcError as error:

@@ -25,14 +25,14 @@ def chat(
     """Talk with a model. Answers stream; the conversation so far stays in the prefix cache."""
     import grpc
 
-    from cli.calls import channel_to, explain
+    from cli.calls import explain, gateway_channel
     from cli.conversation import Conversation
     from cli.options import accept_any_bytes, gateway_address
     from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
     options = gateway_pb2.GenerateOptions(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
     accept_any_bytes()
-    with channel_to(address := gateway_address(address), "gateway") as channel:
+    with gateway_channel(address := gateway_address(address)) as channel:
         stub = gateway_pb2_grpc.GatewayServiceStub(channel)
         models = stub.ListModels(gateway_pb2.ListModelsRequest()).models
         served = model or ", ".join(each.id for each in models) or "no model"

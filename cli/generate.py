@@ -57,7 +57,7 @@ def generate(
     """Continue a prompt. Text goes to stdout as it comes, usage to stderr; Ctrl-C cancels the request."""
     if not as_json and (logprobs is not None or prompt_logprobs is not None):
         raise typer.BadParameter("log-probabilities are printed with --json only", param_hint="--logprobs")
-    from cli.calls import answers_of, channel_to
+    from cli.calls import answers_of, gateway_channel
     from cli.options import accept_any_bytes, gateway_address
     from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -90,7 +90,7 @@ def generate(
     address = gateway_address(address)
     several = n is not None and n > 1
     answers: list[gateway_pb2.GenerateResponse] = []
-    with channel_to(address, "gateway") as channel:
+    with gateway_channel(address) as channel:
         call = gateway_pb2_grpc.GatewayServiceStub(channel).Generate(request, timeout=timeout)
         try:
             for answer in answers_of(call):

@@ -53,11 +53,14 @@ class TlsFiles:
         return grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=ca is not None)
 
 
-def open_channel(address: str, tls: TlsFiles | None = None) -> grpc.Channel:
-    """A blocking channel. Connects lazily."""
+def open_channel(
+    address: str, tls: TlsFiles | None = None, options: Sequence[tuple[str, int | str]] = ()
+) -> grpc.Channel:
+    """A blocking channel with ``options`` beside the usual ones. Connects lazily."""
+    options = [*CHANNEL_OPTIONS, *options]
     if tls is None:
-        return grpc.insecure_channel(address, CHANNEL_OPTIONS)
-    return grpc.secure_channel(address, tls.channel_credentials(), CHANNEL_OPTIONS)
+        return grpc.insecure_channel(address, options)
+    return grpc.secure_channel(address, tls.channel_credentials(), options)
 
 
 def open_aio_channel(
