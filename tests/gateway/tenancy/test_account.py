@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
@@ -130,6 +130,7 @@ STEPS = st.lists(
 
 @pytest.mark.property
 @given(STEPS)
+@settings(deadline=None)
 def test_an_account_equals_a_recount(steps: list[tuple[str, int]]) -> None:
     clock = Clock()
     limits = {"requests_per_second": RATE, "burst": BURST, "tokens_per_minute": MINUTE, "concurrent_requests": AT_ONCE}

@@ -205,7 +205,7 @@ STEPS = st.lists(
 
 @pytest.mark.property
 @given(STEPS, st.sampled_from([3.0, 20.0, NEVER]))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_the_order_is_the_naive_models(steps: list[tuple[str, str, int, int]], ageing: float) -> None:
     queue, naive = FairQueue(ageing), Naive(ageing)
     for second, (what, tenant, number, priority) in enumerate(steps):
@@ -237,6 +237,7 @@ def test_the_order_is_the_naive_models(steps: list[tuple[str, str, int, int]], a
     st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(1, 1000), min_size=25, max_size=25), min_size=2),
     st.integers(0, 25),
 )
+@settings(deadline=None)
 def test_tenants_that_wait_are_served_alike_per_weight(costs: dict[str, list[int]], pops: int) -> None:
     queue = FairQueue(NEVER)
     for tenant, sizes in costs.items():
@@ -260,6 +261,7 @@ FLOODS = st.lists(
 
 @pytest.mark.property
 @given(FLOODS, st.integers(0, 40), st.integers(1, 1000), st.sampled_from([5.0, 30.0, NEVER]))
+@settings(deadline=None)
 def test_a_light_request_is_preceded_by_at_most_one_of_every_other_tenant(
     flood: list[tuple[str, int, int]], served_before: int, cost: int, ageing: float
 ) -> None:
@@ -299,6 +301,7 @@ def test_a_light_request_is_preceded_by_at_most_one_of_every_other_tenant(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 100_000), st.integers(-5, 5)), min_size=1, max_size=80),
     st.floats(1, 40),
 )
+@settings(deadline=None)
 def test_nobody_is_overtaken_beyond_the_ageing_bound(arrivals: list[tuple[str, int, int]], ageing: float) -> None:
     """One is served per second, and twice as many come. Once a tenant has waited the bound since it was last served,
     at most one request of every other tenant is served before its next; and no request of it is overtaken by one of its

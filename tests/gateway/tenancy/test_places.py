@@ -154,7 +154,7 @@ STEPS = st.lists(
 
 @pytest.mark.property
 @given(STEPS)
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_places_are_whole_again_after_any_interleaving(steps: list[tuple[str, str, int]]) -> None:
     async def run() -> None:
         room = 3

@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.tenancy.token_bucket import TokenBucket
@@ -59,6 +59,7 @@ EVENTS = st.lists(
 
 @pytest.mark.property
 @given(st.integers(1, 8), st.integers(1, 20), EVENTS)
+@settings(deadline=None)
 def test_a_bucket_equals_a_recount(rate: int, burst: int, events: list[tuple[int, tuple[str, int]]]) -> None:
     bucket = TokenBucket(rate, burst, 0)
     level, now = Fraction(burst), Fraction(0)
