@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 
 from gateway.streams import FinishReason, Piece
+from service import tracing
 from service.errors import ServiceError
 
 FIRST_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -126,7 +127,7 @@ class SurfaceMetrics:
         finally:
             if meter.whole_answers == answers:
                 outcome = series.finished
-                series.request_seconds.observe(time.monotonic() - arrived)
+                meter.finished()
             series.running.dec()
             outcome.inc()
 
@@ -150,6 +151,13 @@ class RequestMeter:
         self._arrived = arrived
         self._last: dict[int, float] = {}
         self._ended = 0
+        # Leads from a bucket to the trace of a request that fell into it, in the format of OpenMetrics.
+        trace_id = tracing.current().trace_id
+        self._exemplar = {"trace_id": trace_id} if trace_id else None
+
+    def finished(self) -> None:
+        """Count the time that the whole took."""
+        self._series.request_seconds.observe(time.monotonic() - self._arrived, self._exemplar)
 
     def see(self, piece: Piece) -> None:
         """Count a piece on its way to the client."""
@@ -165,7 +173,7 @@ class RequestMeter:
                 for _ in range(tokens):
                     series.next_token.observe(share)
             elif not self._last:
-                series.first_token.observe(now - self._arrived)
+                series.first_token.observe(now - self._arrived, self._exemplar)
             self._last[piece.index] = now
         if piece.finish is None:
             return

@@ -9,7 +9,7 @@ import time
 from gateway.generation import Generation
 from gateway.streams import Piece
 from octavo.gateway.v1 import gateway_pb2
-from service import tracing
+from service import traced_calls, tracing
 from service.errors import ServiceError
 from service.tracing import Span, Value
 
@@ -40,6 +40,7 @@ class Story:
         span.set("gen_ai.request.temperature", parameters.temperature)
         span.set("gen_ai.request.top_p", parameters.top_p)
         span.set("gen_ai.request.choice.count", parameters.n)
+        span.set("octavo.tenant", task.tenant.name)
         if parameters.top_k:
             span.set("gen_ai.request.top_k", parameters.top_k)
         if parameters.seed is not None:
@@ -59,6 +60,9 @@ class Story:
         self._span.append("gen_ai.response.finish_reasons", piece.finish.reason.name.lower())
         usage = piece.finish.usage
         self._span.add("octavo.preemptions", usage.preemptions)
+        if usage.migrations:
+            self._span.set("octavo.migrations", usage.migrations)
+            self._span.set("octavo.paused_seconds", usage.paused_seconds)
         if not self._ended:  # the prompt is the same for all its answers
             self._ended = True
             self._span.add("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens)
@@ -69,7 +73,7 @@ class Story:
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             self._span.fail("CANCELLED", fault=False)
         elif isinstance(error, ServiceError):
-            self._span.fail(error.reason, error.logged)
+            self._span.fail(error.reason, error.logged, fault=error.code in traced_calls.FAULTS)
         else:
             self._span.fail(type(error).__name__)
 

@@ -135,7 +135,7 @@ class Worker:
         try:
             yield WorkerCall(call, lambda: self._answered(booking))
         except grpc.aio.AioRpcError as error:
-            span.fail(error.code().name, error.details() or "")
+            span.fail(error.code().name)
             if error.code() in _ITS_FAULT:
                 self.circuit.failed(time.monotonic())
             raise

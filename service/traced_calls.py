@@ -114,7 +114,8 @@ def _span(method: str, attributes: Attributes, context: Any) -> Iterator[None]:
         if name := request_ids.current():
             span.set("octavo.request_id", name)
         if code is not grpc.StatusCode.OK:
-            span.fail(code.name, context.details() or "", fault=code in FAULTS)
+            # Without the details, which may repeat what the caller wrote.
+            span.fail(code.name, fault=code in FAULTS)
         span.end()
 
 

@@ -13,12 +13,14 @@ headers and gRPC metadata.
 import contextvars
 import logging
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Tracer
 
 logger = logging.getLogger(__name__)
@@ -61,7 +63,10 @@ class Span:
         """Something that happened at a moment, now unless ``at`` is given."""
 
     def fail(self, error_type: str, message: str = "", *, fault: bool = True) -> None:
-        """Say why it did not succeed; ``fault`` makes it an error, which the caller's own mistakes are not."""
+        """Say why it did not succeed; ``fault`` makes it an error, which the caller's own mistakes are not.
+
+        Said again without a message, the first message stays. A message never repeats what the caller wrote.
+        """
 
     def child(self, name: str, kind: Kind = "INTERNAL", start: float | None = None) -> "Span":
         """A part of this part, from now on unless ``start`` is given."""
@@ -85,6 +90,7 @@ OFF = Span()
 _at_hand: contextvars.ContextVar[Span] = contextvars.ContextVar("span", default=OFF)
 _tracer: "Tracer | None" = None
 _provider: "TracerProvider | None" = None
+_exporter: "SpanExporter | None" = None
 
 
 def current() -> Span:
@@ -127,7 +133,7 @@ def set_up(service: str, *, wanted: bool) -> None:
     Raises:
         TracingError: a package is missing, or a variable names something that is not there.
     """
-    global _tracer, _provider
+    global _tracer, _provider, _exporter
     if not wanted:
         return
     from importlib.metadata import version
@@ -144,26 +150,32 @@ def set_up(service: str, *, wanted: bool) -> None:
         if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
             resource = resource.merge(Resource({SERVICE_NAME: f"octavo-{service}"}))
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        exporter = _exporter()
-        if exporter is not None:
-            provider.add_span_processor(BatchSpanProcessor(exporter))
+        _exporter = _chosen_exporter()
+        if _exporter is not None:
+            provider.add_span_processor(BatchSpanProcessor(_exporter))
     except ValueError as error:
         raise TracingError(f"tracing cannot be set up: {error}") from error
     _provider, _tracer = provider, provider.get_tracer("octavo", version("octavo"))
-    logger.info("tracing is on: %s", "no exporter" if exporter is None else type(exporter).__module__)
+    logger.info("tracing is on: %s", "no exporter" if _exporter is None else type(_exporter).__module__)
 
 
 def shut_down() -> None:
     """Send what is left, for a moment, and switch tracing off. Blocks; called when the last request has ended."""
-    global _tracer, _provider
-    provider, _provider, _tracer = _provider, None, None
-    if provider is not None:
-        if not provider.force_flush(int(FLUSH_SECONDS * 1000)):
-            logger.warning("the last spans were not taken within %g s", FLUSH_SECONDS)
-        provider.shutdown()
+    global _tracer, _provider, _exporter
+    provider, exporter = _provider, _exporter
+    _tracer = _provider = _exporter = None
+    if provider is None:
+        return
+    flushing = threading.Thread(target=provider.shutdown, daemon=True)
+    flushing.start()
+    flushing.join(FLUSH_SECONDS)
+    if flushing.is_alive() and exporter is not None:
+        logger.warning("the last spans were not taken within %g s", FLUSH_SECONDS)
+        exporter.shutdown()  # ends the call, and with it the thread
+        flushing.join(FLUSH_SECONDS)
 
 
-def _exporter() -> Any:
+def _chosen_exporter() -> "SpanExporter | None":
     """The exporter that the variables name; None for none."""
     from importlib.metadata import entry_points
 
@@ -178,7 +190,8 @@ def _exporter() -> Any:
         )
         name = _PROTOCOLS.get(protocol, protocol)
     for found in entry_points(group=_EXPORTERS, name=name):
-        return found.load()()
+        exporter: SpanExporter = found.load()()
+        return exporter
     raise TracingError(f"no exporter {name!r} is installed; with {INSTALL} comes {_PROTOCOLS['grpc']}")
 
 
@@ -190,6 +203,7 @@ class _Recorded(Span):
 
         self._tracer = tracer
         self._span = tracer.start_span(name, context, kind=SpanKind[kind], start_time=_nanoseconds(start))
+        self._faulty = False
         self._counts: dict[str, int] = {}
         self._lists: dict[str, list[str]] = {}
 
@@ -216,7 +230,8 @@ class _Recorded(Span):
         from opentelemetry.trace import StatusCode
 
         self._span.set_attribute("error.type", error_type)
-        if fault:
+        if fault and (message or not self._faulty):
+            self._faulty = True
             self._span.set_status(StatusCode.ERROR, message or None)
 
     def child(self, name: str, kind: Kind = "INTERNAL", start: float | None = None) -> Span:

@@ -304,7 +304,8 @@ class Engine:
             self._swap_failures += 1
             raise StepFailed(f"step {batch.step}: blocks did not move ({error}), everybody is recomputed") from error
         except Exception as error:
-            logger.exception("step %d failed", batch.step)
+            failed = {"step": batch.step, "request_ids": sorted({row.sequence.request_id for row in batch.rows})}
+            logger.exception("step %d failed", batch.step, extra=failed)
             ended = self._scheduler.fail(batch, f"step {batch.step} failed: {error}")
             self.emit([Progress(one.sequence, (), one, batch.step) for one in ended])
             raise StepFailed(f"step {batch.step} failed on the device, attaching a fresh pool") from error

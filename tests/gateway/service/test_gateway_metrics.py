@@ -10,12 +10,15 @@ from typing import Any
 
 import grpc
 import pytest
+from prometheus_client import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import metrics
 from gateway.metrics import Metrics
 from gateway.streams import Finish, FinishReason, Piece, Usage
 from octavo.gateway.v1 import gateway_pb2
+from service import tracing
 
 Labels = tuple[tuple[str, str], ...]
 ENDLESS = 1_000_000
@@ -45,8 +48,6 @@ class Page:
 
 
 def shown(metrics: Metrics) -> Page:
-    from prometheus_client import generate_latest
-
     return Page(generate_latest(metrics.registry).decode())
 
 
@@ -219,3 +220,21 @@ def test_names_of_models_fill_no_scraper() -> None:
     assert page.of("octavo_gateway_requests_total", model=f"model-{metrics.MAX_MODELS - 1}") == 2
     assert page.of("octavo_gateway_requests_total", model=metrics.OTHER) == 10
     page.assert_balance()
+
+
+@pytest.mark.unit
+def test_a_traced_request_leads_from_its_bucket_to_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    tracing.set_up("gateway", wanted=True)
+    counted = Metrics()
+    try:
+        tracing.enter(span := tracing.server_span("call", {}))
+        with counted.grpc.request("m", 1, arrived=0.0) as meter:
+            meter.see(piece(reason=FinishReason.STOP))
+    finally:
+        tracing.enter(tracing.OFF)
+        tracing.shut_down()
+    shown = openmetrics.generate_latest(counted.registry).decode()
+    for name in ("first_token", "request"):
+        lines = [line for line in shown.splitlines() if line.startswith(f"octavo_gateway_{name}_seconds_bucket")]
+        assert [f'# {{trace_id="{span.trace_id}"}}' in line for line in lines].count(True) == 1
