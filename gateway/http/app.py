@@ -53,7 +53,7 @@ def application(surface: Surface) -> ASGIApp:
             allow_origins=surface.settings.http_cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=[HEADER],
+            expose_headers=[HEADER, "retry-after", "retry-after-ms"],
         )
         middleware.append(cors)
     # Inside of CORS: a page has to be able to read the refusal, and its browser asks first without a key.
