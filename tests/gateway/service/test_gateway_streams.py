@@ -70,6 +70,15 @@ def test_the_last_piece_carries_what_the_worker_told(toy_tokenizer: Tokenizer, s
 
 
 @pytest.mark.unit
+def test_how_long_it_queued_is_known_before_the_workers_last_message(toy_tokenizer: Tokenizer) -> None:
+    stream = new_stream(toy_tokenizer, stops=["b"])
+    stream.start(worker_pb2.Started(cached_tokens=4, queue_seconds=0.5))
+    (piece,) = run(stream, [tokens(toy_tokenizer.encode("ab"))])
+    assert piece.finish is not None
+    assert (piece.finish.stop_reason, piece.finish.usage.queue_seconds) == ("b", 0.5)
+
+
+@pytest.mark.unit
 def test_the_token_that_stops_is_no_text(toy_tokenizer: Tokenizer, stream: SampleStream) -> None:
     a, b = toy_tokenizer.encode("ab")
     (piece,) = run(stream, [last([a, b, b], sampling_pb2.FINISH_REASON_STOP, stop_token_id=b)])
