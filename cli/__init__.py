@@ -6,5 +6,6 @@
 - ``models``: model folders on this disk
 - ``inspection``: a manager's pools, tables and blocks
 - ``playback``: a manager's record, played back
+- ``estimate``: how much memory a model's keys and values take
 - ``embedded_worker``: a model worker with the KV manager in its own process
 """

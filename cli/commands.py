@@ -3,6 +3,7 @@
 import typer
 
 from cli.chat import chat
+from cli.estimate.command import estimate
 from cli.generate import generate
 from cli.inspection import inspect
 from cli.models import models
@@ -21,4 +22,5 @@ app.command()(generate)
 app.command()(chat)
 app.command()(inspect)
 app.command()(replay)
+app.command()(estimate)
 app.add_typer(models, name="models")

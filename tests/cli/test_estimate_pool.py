@@ -1,0 +1,106 @@
+"""``octavo estimate`` against the pool that the worker really plans and allocates: equal to the byte."""
+
+import json
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tiny_checkpoints import FAMILIES, NATIVE, tiny_checkpoint
+
+from cli.estimate import variants
+from cli.estimate.config_file import Given
+from cli.estimate.shape import KV_BYTES
+from cli.estimate.sizes import read_memory
+from cli.estimate.source import find_shape
+from cli.estimate.sums import Fits, Sizing
+from kernels import PoolShape, allocate_pool
+from model_worker.memory import plan_memory
+from model_worker.model import read_config
+from model_worker.model.decoder_config import DecoderConfig
+from model_worker.settings import WorkerSettings
+
+pytestmark = pytest.mark.model
+
+TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "fp8": torch.float8_e4m3fn}
+
+
+def described(family: str, folder: Path) -> Path:
+    """A folder with a family's configuration and a file without weights: sizes are read from the one alone."""
+    tiny = FAMILIES[family]
+    config = getattr(transformers, tiny.config)(**tiny.settings)
+    config.architectures = [tiny.architecture]
+    config.save_pretrained(folder)
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_config_is_read_as_the_worker_reads_it(family: str, tmp_path: Path) -> None:
+    folder = described(family, tmp_path)
+    config, shape = read_config(folder), find_shape(str(folder), Given())
+    for block_size, dtype in ((16, "bfloat16"), (5, "float32"), (1, "fp8")):
+        asked = Sizing(shape, dtype, block_size, context=100, concurrency=3)
+        pool = PoolShape(
+            asked.num_blocks, config.num_layers, config.num_kv_heads, block_size, config.head_dim, TORCH[dtype]
+        )
+        assert (asked.block_bytes, asked.pool_bytes) == (pool.block_bytes, pool.pool_bytes)
+    if isinstance(config, DecoderConfig):
+        assert family in NATIVE
+        assert shape.windows == config.windows
+
+
+@pytest.mark.parametrize("dtype", KV_BYTES)
+def test_the_pool_is_as_large_as_said(dtype: str) -> None:
+    """What lies in memory, counted from the tensor itself, with the null block and for fp8 the scales."""
+    shape = find_shape("qwen3-0.6b", Given())
+    asked = Sizing(shape, dtype, 16, context=33, concurrency=1)
+    pool = allocate_pool(PoolShape(asked.num_blocks, 28, 8, 16, 128, TORCH[dtype]))
+    assert pool.untyped_storage().nbytes() == asked.pool_bytes == (3 + 1) * asked.block_bytes
+    scales = torch.ones(28, 2, pool.shape[3])  # kernels take [2, KV heads] per layer
+    assert variants.scale_bytes(asked) == scales.nbytes
+
+
+@pytest.mark.parametrize(
+    ("memory", "dtype", "block_size"), [("0.25", "float32", 16), ("100MiB", "bfloat16", 7), ("64MB", "float16", 256)]
+)
+def test_the_demo_model_gets_the_blocks_that_were_promised(
+    demo_model: Path, memory: str, dtype: str, block_size: int
+) -> None:
+    amount = read_memory(memory)
+    settings = {"dtype": dtype, "block_size": block_size, "kv_memory_gib": amount / 2**30}
+    plan = plan_memory(WorkerSettings(model=demo_model, device="cpu", **settings))  # type: ignore[arg-type]
+    shape = find_shape(str(demo_model), Given())
+    assert shape.token_bytes(2) == find_shape("smollm2-135m", Given()).token_bytes(2)
+    asked = Sizing(shape, dtype, block_size, context=1_000, concurrency=1, memory=amount)
+    fits = Fits.of(asked, amount)
+    assert fits.num_blocks == plan.shape.num_blocks
+    assert asked.block_bytes == plan.shape.block_bytes
+    assert plan.max_context == min(shape.max_context or 0, fits.tokens)
+    assert fits.blocks * asked.block_bytes == plan.shape.pool_bytes == prod(plan.shape.dims) * KV_BYTES[dtype]
+
+
+def test_a_tiny_checkpoint_from_its_folder_to_its_tensor(tmp_path: Path) -> None:
+    folder = tiny_checkpoint("gemma3", tmp_path)
+    plan = plan_memory(WorkerSettings(model=folder, device="cpu", dtype="bfloat16", block_size=5, num_blocks=40))
+    asked = Sizing(find_shape(str(folder), Given()), "bfloat16", 5, context=50, concurrency=4)
+    assert asked.num_blocks == 40
+    assert allocate_pool(plan.shape).nbytes == asked.pool_bytes
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing listens at port 9; then the hub's cache answers, where it has the file."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(Exception, match=r"^owner/m is no folder here, and its config\.json cannot be had from the hub"):
+        find_shape("owner/m", Given())
+    cached = tmp_path / "models--owner--m" / "snapshots" / "0001"
+    cached.mkdir(parents=True)
+    (tmp_path / "models--owner--m" / "refs").mkdir()
+    (tmp_path / "models--owner--m" / "refs" / "main").write_text("0001")
+    (cached / "config.json").write_text(
+        json.dumps({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64})
+    )
+    shape = find_shape("owner/m", Given())
+    assert (shape.num_layers, shape.kind, shape.head_dim) == (2, "MHA", 16)
