@@ -7,5 +7,6 @@
 - ``inspection``: a manager's pools, tables and blocks
 - ``playback``: a manager's record, played back
 - ``estimate``: how much memory a model's keys and values take
+- ``simulate``: the KV manager under drawn or traced requests, beside contiguous allocators
 - ``embedded_worker``: a model worker with the KV manager in its own process
 """
