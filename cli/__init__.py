@@ -7,6 +7,7 @@
 - ``inspection``: a manager's pools, tables and blocks
 - ``playback``: a manager's record, played back
 - ``estimate``: how much memory a model's keys and values take
+- ``tour``: the pages at work, scene by scene
 - ``simulate``: the KV manager under drawn or traced requests, beside contiguous allocators
 - ``embedded_worker``: a model worker with the KV manager in its own process
 """

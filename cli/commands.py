@@ -9,6 +9,7 @@ from cli.inspection import inspect
 from cli.models import models
 from cli.playback import replay
 from cli.serve import serve
+from cli.tour.command import tour
 from cli.simulate.command import simulate
 
 app = typer.Typer(
@@ -24,5 +25,6 @@ app.command()(chat)
 app.command()(inspect)
 app.command()(replay)
 app.command()(estimate)
+app.command()(tour)
 app.command()(simulate)
 app.add_typer(models, name="models")

@@ -1,4 +1,4 @@
-"""docs/estimate.md shows what the commands print: each block is the output of its first line."""
+"""docs/estimate.md and docs/tour.md show what the commands print: each block is the output of its first line."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("docs/estimate.md",)
+PAGES = ("docs/estimate.md", "docs/tour.md")
 pytestmark = pytest.mark.unit
 
 

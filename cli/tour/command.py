@@ -1,0 +1,42 @@
+"""``octavo tour``: the pages at work, scene by scene."""
+
+import select
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+WIDTH = 100
+
+
+def tour(
+    fast: Annotated[bool, typer.Option("--fast", help="print everything at once")] = False,
+) -> None:
+    """Show paged memory at work in about two minutes: the real KV manager, with a pool small enough to draw.
+
+    Enter goes on at once, Ctrl-C ends.
+    """
+    from rich.console import Console
+
+    from cli.tour.pool import TourPool
+    from cli.tour.scenes import SCENES
+    from cli.tour.views import scene_view
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width, fast = WIDTH, True
+    pool = TourPool()
+    for number, play in enumerate(SCENES, start=1):
+        scene = play(pool)
+        console.print(scene_view(number, len(SCENES), scene, pool))
+        if not fast and number < len(SCENES):
+            wait(scene.seconds)
+
+
+def wait(seconds: float) -> None:
+    """Give people time to read; Enter ends it."""
+    if not sys.stdin.isatty():
+        time.sleep(seconds)
+    elif select.select([sys.stdin], [], [], seconds)[0]:
+        sys.stdin.readline()
