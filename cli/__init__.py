@@ -4,7 +4,7 @@
 - ``serve``: gateway, worker and manager on this machine; ``stack`` says how each is started, ``supervisor`` runs them
 - ``generate``, ``chat``: text from a gateway
 - ``models``: model folders on this disk
-- ``inspection``: a manager's pools, tables and blocks
+- ``inspection``: a manager's pools, tables and blocks; ``live``: as they change
 - ``playback``: a manager's record, played back
 - ``estimate``: how much memory a model's keys and values take
 - ``tour``: the pages at work, scene by scene

@@ -23,6 +23,7 @@ def inspect(
     check: Annotated[
         bool, typer.Option(help="check every invariant; steps wait for it, about 5 s per million blocks")
     ] = True,
+    live: Annotated[bool, typer.Option("--live", help="draw the pool as it changes; q ends")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
     address: ManagerOption = "",
 ) -> None:
@@ -41,9 +42,14 @@ def inspect(
     from cli.options import manager_address
     from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
 
+    if live and (as_json or blocks or seq is not None or block is not None):
+        raise CliError("--live shows the whole pool: it goes with neither --seq, --block, --blocks nor --json")
     with channel_to(address := manager_address(address), "KV manager") as channel:
         stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
         name = pool or _only_pool(stub.ListPools(inspect_pb2.ListPoolsRequest()), address)
+        if live:
+            _live(stub, name, address)
+            return
         answers: dict[str, Message] = {"pool": stub.InspectPool(inspect_pb2.InspectPoolRequest(pool=name))}
         if seq is not None:
             answers["sequence"] = stub.InspectSequence(inspect_pb2.InspectSequenceRequest(pool=name, seq=seq))
@@ -66,6 +72,15 @@ def inspect(
             console.print(pool_views.VIEWS[key](answer))
     if check and verdict.violations:
         raise SystemExit(1)
+
+
+def _live(stub: "kv_manager_pb2_grpc.KvManagerServiceStub", pool: str, address: str) -> None:
+    from cli.live.follower import Follower
+    from cli.live.screen import watch_live
+    from octavo.kv.v1 import inspect_pb2
+
+    stub.InspectPool(inspect_pb2.InspectPoolRequest(pool=pool))  # a name that is wrong is told before anything is drawn
+    watch_live(Follower(stub, pool, address))
 
 
 def _one_block(

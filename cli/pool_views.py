@@ -1,7 +1,7 @@
 """What ``octavo inspect`` draws: one view per answer of the KV manager."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -72,7 +72,7 @@ def pool_view(answer: inspect_pb2.InspectPoolResponse) -> RenderableType:
     if answer.sequences:
         parts.append(_sequences(answer))
     if answer.recent_preemptions:
-        parts.append(_preemptions(answer))
+        parts.append(preemptions_view(answer.recent_preemptions))
     return Group(*parts)
 
 
@@ -83,11 +83,11 @@ def _presence(summary: inspect_pb2.PoolSummary) -> str:
     return ", ".join(words)
 
 
-def _preemptions(answer: inspect_pb2.InspectPoolResponse) -> Table:
+def preemptions_view(records: Sequence[inspect_pb2.PreemptionRecord]) -> Table:
     """Who gave way, newest first, with both prices: the mode is the cheaper one that had room."""
     title = "last preemptions"
     table = Table("step", "seq", "gave way to", "reason", "mode", "recompute costs", "swap costs", title=title)
-    for record in reversed(answer.recent_preemptions):
+    for record in reversed(records):
         told = record.preempted
         table.add_row(
             str(record.step),

@@ -53,11 +53,11 @@ def test_a_config_is_read_as_the_worker_reads_it(family: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("dtype", KV_BYTES)
 def test_the_pool_is_as_large_as_said(dtype: str) -> None:
-    """What lies in memory, counted from the tensor itself, with the null block and for fp8 the scales."""
+    """Counted from the tensor itself, with the null block, and for fp8 the scales."""
     shape = find_shape("qwen3-0.6b", Given())
     asked = Sizing(shape, dtype, 16, context=33, concurrency=1)
     pool = allocate_pool(PoolShape(asked.num_blocks, 28, 8, 16, 128, TORCH[dtype]))
-    assert pool.untyped_storage().nbytes() == asked.pool_bytes == (3 + 1) * asked.block_bytes
+    assert pool.nbytes == asked.pool_bytes == (3 + 1) * asked.block_bytes
     scales = torch.ones(28, 2, pool.shape[3])  # kernels take [2, KV heads] per layer
     assert variants.scale_bytes(asked) == scales.nbytes
 

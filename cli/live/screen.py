@@ -1,0 +1,42 @@
+"""Frames of the live view on a terminal, until somebody presses q."""
+
+from rich.console import Console
+from rich.live import Live
+
+from cli.failures import CliError
+from cli.live.follower import Follower
+from cli.live.keys import Wait, keyboard
+from cli.live.views import frame
+
+SECONDS_PER_FRAME = 0.25
+
+
+def watch_live(follower: Follower) -> None:
+    """Show what the follower hears.
+
+    Raises:
+        CliError: there is no terminal to draw on.
+    """
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        raise CliError("--live draws on a terminal, and this is none: octavo inspect --blocks prints once")
+    with follower, keyboard() as wait, Live(console=console, screen=True, auto_refresh=False) as live:
+        show(follower, console, live, wait)
+
+
+def show(follower: Follower, console: Console, live: Live, wait: Wait) -> None:
+    """Draw a frame whenever something was heard; space holds the picture, q ends."""
+    paused, drawn = False, None
+    while True:
+        with follower.lock:
+            seen = (follower.mirror.heard, follower.mirror.trouble, console.size, paused)
+            if seen != drawn and not (paused and drawn is not None and drawn[3]):
+                live.update(frame(follower.mirror, console.width, console.height, paused), refresh=True)
+                drawn = seen
+        match wait(SECONDS_PER_FRAME):
+            case "q" | "Q":
+                return
+            case " ":
+                paused = not paused
+            case _:
+                pass
