@@ -9,8 +9,8 @@ from cli.inspection import inspect
 from cli.models import models
 from cli.playback import replay
 from cli.serve import serve
-from cli.tour.command import tour
 from cli.simulate.command import simulate
+from cli.tour.command import tour
 
 app = typer.Typer(
     name="octavo",
