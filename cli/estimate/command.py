@@ -26,7 +26,7 @@ def estimate(
     memory: Annotated[str, typer.Option(help="for KV blocks, such as 50GiB or 80GB: what fits?")] = "",
     dtype: Annotated[Literal["float32", "bfloat16", "float16", "fp8"], typer.Option(help="type of KV")] = "bfloat16",
     block_size: Annotated[int, typer.Option(min=1, max=MAX_BLOCK_SIZE, help="tokens per block")] = 16,
-    layers: Annotated[int | None, typer.Option(min=1, max=INT32_MAX, help="layers, where no model says")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, max=65_536, help="layers, where no model says")] = None,
     heads: Annotated[int | None, typer.Option(min=1, max=INT32_MAX, help="query heads")] = None,
     kv_heads: Annotated[int | None, typer.Option(min=1, max=INT32_MAX, help="KV heads")] = None,
     head_dim: Annotated[int | None, typer.Option(min=1, max=INT32_MAX, help="elements of a head")] = None,

@@ -17,6 +17,8 @@ KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
 HIDDEN = ("hidden_size", "n_embd", "d_model")
 CONTEXT = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
+MAX_LAYERS = 65_536
+
 # Kinds whose memory this arithmetic does not describe, by what gives them away.
 _OTHERS = {
     "is_encoder_decoder": "is an encoder-decoder: its cross attention keeps keys and values too",
@@ -68,6 +70,10 @@ def shape_of(raw: Mapping[str, Any], name: str, given: Given, place: str) -> Mod
         if raw.get(field):
             raise CliError(f"{place}: {field}: the model {reason}; that is not estimated here")
     layers = given.layers or _size(raw, LAYERS, place, "--layers")
+    if layers > MAX_LAYERS:
+        raise CliError(f"{place}: num_hidden_layers must be at most {MAX_LAYERS}, found {layers}")
+    if raw.get("quantization_config"):
+        unserved = "the worker reads no quantised checkpoints; weights in fewer bits leave keys and values as they are"
     context = _optional(raw, CONTEXT, place)
     windows = _windows(raw, layers, context, place)
     if given.kv_lora_rank or raw.get("kv_lora_rank"):
@@ -178,9 +184,12 @@ def _sliding_layers(raw: Mapping[str, Any], layers: int, place: str) -> list[boo
         return [kind == _SLIDING for kind in kinds]
     family = str(raw.get("model_type") or next(iter(raw.get("architectures") or ()), "")).lower()
     if "qwen" in family:
-        first = layers if not raw.get("use_sliding_window") else 0 if "moe" in family else raw.get("max_window_layers")
-        first = 28 if first is None else first
+        if not raw.get("use_sliding_window"):
+            return [False] * layers
+        first = 0 if "moe" in family else raw.get("max_window_layers", 28)
+        if not isinstance(first, int):
+            raise CliError(f"{place}: max_window_layers must be an integer, found {first!r}")
         return [index >= first for index in range(layers)]
-    period = raw.get("sliding_window_pattern") or raw.get("_sliding_window_pattern")
+    period = _optional(raw, ("sliding_window_pattern", "_sliding_window_pattern"), place)
     period = period or next((period for name, period in (("gemma2", 2), ("gemma3", 6)) if name in family), None)
     return [True if period is None else (index + 1) % period != 0 for index in range(layers)]

@@ -48,6 +48,7 @@ class Follower:
             except grpc.RpcError as error:
                 with self.lock:
                     self.mirror.trouble = str(explain(error, self._address, "KV manager"))
+                    self.lock.notify_all()
             self._ended.wait(SECONDS_BETWEEN_TRIES)
 
     def _follow(self) -> None:

@@ -30,9 +30,11 @@ def show(follower: Follower, console: Console, live: Live, wait: Wait) -> None:
     while True:
         with follower.lock:
             seen = (follower.mirror.heard, follower.mirror.trouble, console.size, paused)
-            if seen != drawn and not (paused and drawn is not None and drawn[3]):
-                live.update(frame(follower.mirror, console.width, console.height, paused), refresh=True)
-                drawn = seen
+            held = paused and drawn is not None and drawn[3]
+            picture = None if held or seen == drawn else frame(follower.mirror, *console.size, paused)
+        if picture is not None:  # printing takes longer than drawing: the stream goes on meanwhile
+            live.update(picture, refresh=True)
+            drawn = seen
         match wait(SECONDS_PER_FRAME):
             case "q" | "Q":
                 return

@@ -64,6 +64,30 @@ def test_a_follower_keeps_up_with_a_worker_that_takes_steps(stub: Any, address: 
         assert len(follower.mirror.preemptions) == 2
 
 
+def test_a_follower_finds_the_pool_of_a_manager_that_was_started_again() -> None:
+    """The first manager dies and the second one, at the same address, has another pool of the same name."""
+    flags = ("--metrics", "", "--lease-seconds", "300")
+    with ServiceProcess("kv_manager", "--listen", "127.0.0.1:0", *flags) as manager:
+        address = manager.wait_ready().address
+        with open_channel(address) as channel:
+            stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
+            pool = TourPool(RemoteManager(stub))  # type: ignore[arg-type]
+            for play in SCENES[:4]:
+                play(pool)
+            with Follower(stub, POOL, address) as follower:
+                await_equal(pool, follower)
+                manager.stop()
+                with follower.lock:
+                    assert follower.lock.wait_for(lambda: follower.mirror.trouble != "", SECONDS)
+                with ServiceProcess("kv_manager", "--listen", address, *flags) as another:
+                    another.wait_ready()
+                    with open_channel(address) as fresh:
+                        pool = TourPool(RemoteManager(kv_manager_pb2_grpc.KvManagerServiceStub(fresh)))  # type: ignore[arg-type]
+                        for play in SCENES[:6]:
+                            play(pool)
+                        await_equal(pool, follower)
+
+
 def await_equal(pool: TourPool, follower: Follower) -> None:
     look, blocks = pool.look(), pool.blocks()
     stats = look.summary.stats
