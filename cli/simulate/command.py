@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from cli.failures import CliError
+from cli.simulate.beams import TURNOVER
 
-PAPER_REQUESTS = 2_000
+PAPER_REQUESTS = 3_000
 
 
 def simulate(
@@ -21,30 +22,52 @@ def simulate(
     ] = "",
     lengths: Annotated[str, typer.Option(help="lengths of drawn requests: sharegpt or alpaca")] = "sharegpt",
     requests: Annotated[
-        int, typer.Option(min=0, help="requests to draw, or to take of the trace [default: 2000, or all of the trace]")
+        int, typer.Option(min=0, show_default=False, help="requests to draw (2000 unless said) or to take of the trace")
     ] = 0,
-    rate: Annotated[float, typer.Option(min=0, help="arrivals a second, Poisson; 0: all wait from the start")] = 0.0,
-    speed: Annotated[str, typer.Option(help="paces of the trace, such as 1,4")] = "1",
+    rate: Annotated[
+        float, typer.Option(min=0, help="arrivals a second, a Poisson process; 0: all wait from the start")
+    ] = 0.0,
+    speed: Annotated[str, typer.Option(help="paces of the trace between commas, such as 1,4")] = "1",
     samples: Annotated[int, typer.Option(min=1, max=64, help="parallel samples of each request")] = 1,
     beams: Annotated[int, typer.Option(min=1, max=64, help="beams of each request")] = 1,
     turnover: Annotated[
-        float, typer.Option(min=0, max=1, help="how often a beam gives its place to a child of another, per token")
-    ] = 0.05,
-    model: Annotated[str, typer.Option(help="opt-13b or llama-3.1-8b [default: llama-3.1-8b for traces]")] = "",
-    device: Annotated[
-        str, typer.Option(help="a100-40gb, a100-80gb or h100-80gb [default: a100-80gb for traces, else a100-40gb]")
+        float, typer.Option(min=0, max=1, help="how often a beam's place goes to a child of another, per token")
+    ] = TURNOVER,
+    model: Annotated[
+        str,
+        typer.Option(
+            show_default=False, help="opt-13b or llama-3.1-8b; unless said llama-3.1-8b for traces, else opt-13b"
+        ),
     ] = "",
-    memory: Annotated[float, typer.Option(min=0, help="GiB for KV [default: 50 for traces, else 15,736 tokens]")] = 0.0,
+    device: Annotated[
+        str,
+        typer.Option(
+            show_default=False,
+            help="a100-40gb, a100-80gb or h100-80gb; unless said a100-80gb for traces, else a100-40gb",
+        ),
+    ] = "",
+    memory: Annotated[
+        float, typer.Option(min=0, show_default=False, help="GiB for KV; unless said 50 for traces, else 15,736 tokens")
+    ] = 0.0,
     block_sizes: Annotated[str, typer.Option(help="tokens in a block; several compare them, such as 1,8,16")] = "16",
-    capacities: Annotated[str, typer.Option(help="blocks of the pools of a hit curve [default: a range]")] = "",
+    capacities: Annotated[
+        str, typer.Option(show_default=False, help="blocks of the pools of a hit curve, a range unless said")
+    ] = "",
     watermark: Annotated[float, typer.Option(min=0, max=0.5, help="share of blocks that admissions leave free")] = 0.01,
-    max_tokens: Annotated[int, typer.Option(min=0, help="longest sequence [default: the model's, or 16,384]")] = 0,
-    max_batch: Annotated[int, typer.Option(min=0, help="most requests that run together [default: no limit]")] = 0,
+    max_tokens: Annotated[
+        int,
+        typer.Option(min=0, show_default=False, help="longest sequence; unless said 16,384 for traces, else 2,048"),
+    ] = 0,
+    max_batch: Annotated[
+        int, typer.Option(min=0, show_default=False, help="most requests that run together; no limit unless said")
+    ] = 0,
     budget: Annotated[int, typer.Option(min=1, help="most tokens computed in a step")] = 2_048,
     seed: Annotated[int, typer.Option(help="of everything drawn")] = 1,
     plot: Annotated[Path | None, typer.Option(help="draw the result to this .svg or .png")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
-    address: Annotated[str, typer.Option(help="drive the KV manager at host:port [default: one in here]")] = "",
+    address: Annotated[
+        str, typer.Option(show_default=False, help="drive the KV manager at host:port; unless said one in this process")
+    ] = "",
 ) -> None:
     """Serve drawn or traced requests from the real KV manager, and from contiguous allocators of the same memory.
 

@@ -78,10 +78,10 @@ def _quantiles(mu: float, sigma: float) -> list[float]:
     return [max(1.0, round(math.exp(normal.inv_cdf((k + 0.5) / QUANTILES)))) for k in range(QUANTILES)]
 
 
-SHAREGPT = Lengths("sharegpt", 161.31, 337.99, prompt_sigma=1.0, output_sigma=0.76)
+SHAREGPT = Lengths("sharegpt", 161.31, 337.99, prompt_sigma=1.0, output_sigma=0.82)
 """Chats. The spread of the outputs is fitted to the 20.4 % that reserving the maximum was published to use."""
 
-ALPACA = Lengths("alpaca", 19.31, 58.45, prompt_sigma=0.5, output_sigma=1.0)
+ALPACA = Lengths("alpaca", 19.31, 58.45, prompt_sigma=0.6, output_sigma=0.9)
 """Instructions. The spread of the outputs is fitted to the 6.1 % that sharing by two samples was published to save."""
 
 BY_NAME = {lengths.name: lengths for lengths in (SHAREGPT, ALPACA)}

@@ -73,6 +73,12 @@ class Averages:
         return shares_of(Usage(*self._sums))
 
     @property
+    def filled(self) -> float:
+        """Slots that hold a token, of those that are anybody's."""
+        tokens, reserved, internal, _ = self._sums
+        return tokens / max(1, tokens + reserved + internal)
+
+    @property
     def sharing_saved(self) -> float:
         """Blocks saved by sharing, of those that all sequences would fill if each had its own."""
         return self._saved / max(1, self._named)

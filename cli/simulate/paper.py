@@ -11,7 +11,7 @@ All requests wait from the start; averages are over the steps after a quarter of
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cli.simulate.beams import Survivors
+from cli.simulate.beams import TURNOVER, Survivors
 from cli.simulate.contiguous import RESERVATIONS
 from cli.simulate.costs import A100_40, OPT_13B, Costs
 from cli.simulate.experiments import Setting, run_contiguous, run_paged
@@ -26,11 +26,10 @@ SLOTS = 15_736
 BLOCK_SIZE = 16
 WATERMARK = 0.01
 WIDTHS = (2, 4, 6)
-TURNOVER = 0.05
-"""Of the survivor model, fitted to the 37.6 % that two beams were published to save."""
 BLOCKS_A_SEQUENCE = 12
 """Groups run side by side as if each of their sequences took so many blocks: nearly none is preempted then."""
 
+BATCH = "requests in the batch"
 TOKEN_SHARES = {"maximum": 20.4, "power of two": 26.8, "oracle": 38.2}
 PAGED_TOKEN_SHARE = 96.3
 BATCHES = {"maximum": 7.00, "power of two": 9.81, "oracle": 13.62}
@@ -85,20 +84,24 @@ def figures(port: ManagerPort, count: int, seed: int, bars: Bars) -> Iterator[Fi
         what = f"{name}, ShareGPT-like"
         averages = run_contiguous(name, "buddy", requests, setting, bars.watching(what, count)).averages
         yield _token_share(what, averages, TOKEN_SHARES[name], Bounds.around(TOKEN_SHARES[name], 5))
-        batches.append(Figure("requests in the batch", what, averages.batch, BATCHES[name], digits=2))
-    what = "paged, ShareGPT-like"
-    averages = run_paged(port, requests, setting, watching=bars.watching(what, count)).averages
-    yield _token_share(what, averages, PAGED_TOKEN_SHARE, Bounds(95, 100))
-    batches.append(Figure("requests in the batch", what, averages.batch, digits=2))
-    what = "paged, Alpaca-like"
-    requests = drawn(ALPACA, count, 0, seed)
-    averages = run_paged(port, requests, setting, watching=bars.watching(what, count)).averages
-    yield _token_share(what, averages, None, Bounds(90, 95))
+        batches.append(Figure(BATCH, what, averages.batch, BATCHES[name], digits=2))
+    paged: list[Averages] = []
+    for lengths in (SHAREGPT, ALPACA):
+        requests = drawn(lengths, count, 0, seed)
+        watching = bars.watching(f"paged, {lengths.name}", count)
+        paged.append(run_paged(port, requests, setting, watching=watching).averages)
+    chats, instructions = paged
+    yield _token_share("paged, ShareGPT-like", chats, PAGED_TOKEN_SHARE, Bounds(95, 100))
+    yield _token_share("paged, Alpaca-like", instructions)
+    section = "blocks in use that hold tokens, %"
+    yield Figure(section, "paged, ShareGPT-like", 100 * chats.filled)
+    yield Figure(section, "paged, Alpaca-like", 100 * instructions.filled, bounds=Bounds(90, 95))
     yield from batches
+    yield Figure(BATCH, "paged, ShareGPT-like", chats.batch, digits=2)
     yield from _sharing(port, requests, seed, bars)
 
 
-def _token_share(what: str, averages: Averages, published: float | None, bounds: Bounds) -> Figure:
+def _token_share(what: str, averages: Averages, published: float | None = None, bounds: Bounds | None = None) -> Figure:
     return Figure("memory that holds tokens, %", what, 100 * averages.shares.tokens, published, bounds)
 
 

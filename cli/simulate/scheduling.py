@@ -107,7 +107,8 @@ class Scheduler:
     def _plan(self) -> Plan:
         released: list[Job] = []
         growing: list[Grow] = []
-        for job in self._due.pop(self._step, ()):
+        # One preempted and back since it was entered may be due for this step a second time.
+        for job in dict.fromkeys(self._due.pop(self._step, ())):
             if job.event == self._step:
                 length = job.length_before(self._step)
                 if length == job.final:
