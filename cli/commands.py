@@ -17,6 +17,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # in markup, "[default: ...]" of an option's help would be a tag and not be shown
     help="Serve large language models from a paged KV cache managed by a service of its own.",
 )
 app.command()(serve)

@@ -37,9 +37,10 @@ def estimate(
     list_shapes: Annotated[bool, typer.Option("--list", help="list the built-in shapes")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
-    """Say how much memory keys and values take, step by step, and how many blocks and sequences fit.
+    """Say how much memory keys and values take.
 
-    Agrees to the byte with the pool that the model worker allocates.
+    Sum by sum: per token, block, sequence and pool, how many blocks and sequences fit, and what other block sizes,
+    types and kinds of attention would change. Agrees to the byte with the pool that the model worker allocates.
     """
     from rich.console import Console
 

@@ -13,9 +13,9 @@ WIDTH = 100
 def tour(
     fast: Annotated[bool, typer.Option("--fast", help="print everything at once")] = False,
 ) -> None:
-    """Show paged memory at work in about two minutes: the real KV manager, with a pool small enough to draw.
+    """Show paged memory at work in about two minutes.
 
-    Enter goes on at once, Ctrl-C ends.
+    The real KV manager, with a pool small enough to draw. Enter goes on at once, Ctrl-C ends.
     """
     from rich.console import Console
 
