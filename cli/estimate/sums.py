@@ -122,7 +122,12 @@ def steps(sizing: Sizing) -> list[Step]:
     if (fits := sizing.fits) is not None:
         lines += [
             Step(f"blocks in {human(fits.memory)}", f"{fits.memory:,} // {block}", fits.blocks, "blocks"),
-            Step("usable blocks", f"{fits.blocks:,} - 1 null block", fits.num_blocks, "blocks"),
+            Step(
+                "usable blocks",
+                f"{fits.blocks:,} - 1 null block" if fits.blocks else "no room for the null block",
+                fits.num_blocks,
+                "blocks",
+            ),
             Step(
                 "sequences that fit",
                 f"{fits.num_blocks:,} // {sizing.sequence_blocks:,}",

@@ -22,8 +22,11 @@ LOOKS = {
     mirror.SHARED: SHARED_MARK,
     mirror.FENCED: MARKS[inspect_pb2.BLOCK_STATE_FENCED],
 }
+SWAPPED = ("h", "cyan", "swapped")
+"""Host blocks of parked sequences. Which of them it are no event tells, so they are drawn side by side."""
 ID_WIDTH = 10
-HEADING_LINES = 4
+# Above the map, the map's own line about its letters, and the host tier below.
+HEADING_LINES = 5
 # A table's title, heading and borders.
 TABLE_LINES = 5
 SEQUENCE_ROWS, PREEMPTION_ROWS, LEAST_MAP_ROWS = 8, 4, 3
@@ -42,7 +45,9 @@ def frame(state: Mirror, width: int, height: int, paused: bool) -> RenderableTyp
     if rows := _rows(len(state.preemptions), PREEMPTION_ROWS, room):
         tables.append(preemptions_view(list(state.preemptions)[-rows:]))
         room -= rows + TABLE_LINES
-    return Group(*_heading(state, pages, paused), block_map(pages.codes, width, max(LEAST_MAP_ROWS, room - 1)), *tables)
+    map_of_blocks = block_map(pages.codes, width, max(LEAST_MAP_ROWS, room))
+    host = host_map(pages.host_blocks(), state.summary.spec.host_blocks, width)
+    return Group(*_heading(state, pages, paused), map_of_blocks, *([host] if host else []), *tables)
 
 
 def _rows(there: int, most: int, room: int) -> int:
@@ -60,11 +65,13 @@ def _heading(state: Mirror, pages: Pages, paused: bool) -> list[Text]:
     for code, (letter, style, name) in LOOKS.items():
         counts.append(letter, style=style)
         counts.append(f" {name} {pages.counts[code]}  ")
+    counts.append(SWAPPED[0], style=SWAPPED[1])
+    counts.append(f" {SWAPPED[2]} {pages.host_blocks()}")
     swapped = sum(each.state == inspect_pb2.SEQUENCE_STATE_SWAPPED for each in pages.sequences.values())
     rate = f"{state.hit_tokens / state.lookup_tokens:.1%}" if state.lookup_tokens else "-"
     life = Text(
-        f"{len(pages.sequences) - swapped} running, {swapped} swapped in {pages.host_blocks()} of {spec.host_blocks} "
-        f"host blocks; {state.hit_tokens} of {state.lookup_tokens} prompt tokens hit ({rate})"
+        f"{len(pages.sequences) - swapped} running, {swapped} swapped; "
+        f"{state.hit_tokens} of {state.lookup_tokens} prompt tokens hit ({rate})"
     )
     if state.trouble:
         life.append(f"  {printable(state.trouble)}", style="yellow")
@@ -86,6 +93,18 @@ def block_map(codes: bytearray, width: int, rows: int) -> Text:
         for code, run in groupby(_letters(part, per_letter)):
             letter, style, _ = LOOKS[code]
             shown.append(letter * sum(1 for _ in run), style=style)
+    return shown
+
+
+def host_map(used: int, num_blocks: int, width: int) -> Text:
+    """The host tier in one row, a letter per block or per run of blocks; empty where there is none."""
+    shown = Text(no_wrap=True)
+    if num_blocks:
+        per_letter = -(-num_blocks // max(1, width - ID_WIDTH))
+        letters, taken = -(-num_blocks // per_letter), -(-used // per_letter)
+        free, style, _ = LOOKS[mirror.FREE]
+        shown.append(f"{'host':>{ID_WIDTH - 2}}  ", style="dim")
+        shown.append(SWAPPED[0] * taken, style=SWAPPED[1]).append(free * (letters - taken), style=style)
     return shown
 
 

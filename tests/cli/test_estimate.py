@@ -75,6 +75,8 @@ def test_less_than_two_blocks_of_memory_hold_nothing() -> None:
     fits = sizing("llama-3.1-8b", memory=2 * 2 * MIB - 1).fits
     assert fits is not None
     assert (fits.blocks, fits.num_blocks, fits.sequences, fits.tokens) == (1, 0, 0, 0)
+    (usable,) = [step for step in steps(sizing("llama-3.1-8b", memory=1)) if step.what == "usable blocks"]
+    assert (usable.sum, usable.value) == ("no room for the null block", 0)
 
 
 @pytest.mark.parametrize("context", [1, 512, 513, 1_000, 4_096])

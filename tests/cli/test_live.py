@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from cli.live.mirror import FENCED, KINDS, SHARED, Gap, Mirror
-from cli.live.views import block_map, frame
+from cli.live.views import block_map, frame, host_map
 from cli.tour.pool import POOL, TourPool
 from cli.tour.scenes import SCENES
 from kv_manager.core.slices import at_once
@@ -140,8 +140,10 @@ def test_a_frame_shows_counts_map_sequences_and_who_gave_way(pool: TourPool) -> 
     text = drawn(mirror)
     # Blocks 1 and 2 are shared by A and B, the other six are their own; C is parked in 4 of 6 host blocks.
     assert "       1  SSrrrrrr" in text
+    assert "    host  hhhh.." in text
     assert "S shared 2" in text
-    assert "2 running, 1 swapped in 4 of 6 host blocks; 15 of 24 prompt tokens hit" in text
+    assert "h swapped 4" in text
+    assert "2 running, 1 swapped; 15 of 24 prompt tokens hit" in text
     assert "last preemptions" in text
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
     # seq, state, blocks, shared, slots: A and B have two shared blocks and three of their own.
@@ -171,6 +173,12 @@ def test_a_large_pool_is_drawn_by_runs() -> None:
     assert lines[1] == "       1  S" + "." * 89
     assert len(lines) == 1 + 20
     assert sum(line[10:].count(letter) for line in lines[1:] for letter in ".S") == -(-100_000 // 56)
+
+
+def test_a_host_tier_is_one_row() -> None:
+    """1,000 host blocks on 90 letters: 12 each, 84 letters; 13 blocks take the second letter too."""
+    assert host_map(13, 1_000, 100).plain == "    host  hh" + "." * 82
+    assert host_map(0, 0, 100).plain == ""
 
 
 def test_blocks_told_are_counted_once() -> None:
