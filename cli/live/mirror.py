@@ -34,7 +34,7 @@ class Pages:
         codes: what each block is doing, block 1 first.
         counts: how many blocks do each of it.
         tables: physical blocks by logical index, of running sequences.
-        parked: of each parked sequence, the device blocks that it was swapped out of; empty when that was not heard.
+        parked: of parked sequences the device blocks that they were swapped out of, where those were heard.
     """
 
     codes: bytearray
@@ -72,16 +72,21 @@ class Pages:
             self.sequences.pop(seq, None)
             return
         self.sequences[seq] = event.summary
-        if event.type == watch_pb2.SEQUENCE_EVENT_TYPE_PREEMPTED:
-            self.parked[seq] = frozenset(self.tables.get(seq, ())) - {0}
+        table = self.tables.get(seq, ())
+        if event.type == watch_pb2.SEQUENCE_EVENT_TYPE_PREEMPTED and len(table) == event.summary.num_blocks:
+            self.parked[seq] = frozenset(table) - {0}
 
     def shared_blocks(self, seq: int) -> int:
         """How many entries of a table name a block that others name as well."""
         return sum(1 for block in self.tables.get(seq, ()) if block and self.codes[block - 1] == SHARED)
 
     def host_blocks(self) -> int:
-        """Host blocks that parked sequences take. Members of a group share them; where their swap was before the stream
-        began, each counts its own."""
+        """Host blocks that parked sequences take, or a little more: no event tells them.
+
+        Members of a group share what they shared in the pool. Where their tables were not heard, since they were
+        swapped out before the stream began or forked in the very step, each counts its own; and what slid out of a
+        window in the step of the swap is counted too.
+        """
         groups: dict[int, set[int]] = {}
         told = 0
         for seq, summary in self.sequences.items():

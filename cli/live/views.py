@@ -46,7 +46,7 @@ def frame(state: Mirror, width: int, height: int, paused: bool) -> RenderableTyp
         tables.append(preemptions_view(list(state.preemptions)[-rows:]))
         room -= rows + TABLE_LINES
     map_of_blocks = block_map(pages.codes, width, max(LEAST_MAP_ROWS, room))
-    host = host_map(pages.host_blocks(), state.summary.spec.host_blocks, width)
+    host = host_map(_swapped(state, pages), state.summary.spec.host_blocks, width)
     return Group(*_heading(state, pages, paused), map_of_blocks, *([host] if host else []), *tables)
 
 
@@ -66,7 +66,7 @@ def _heading(state: Mirror, pages: Pages, paused: bool) -> list[Text]:
         counts.append(letter, style=style)
         counts.append(f" {name} {pages.counts[code]}  ")
     counts.append(SWAPPED[0], style=SWAPPED[1])
-    counts.append(f" {SWAPPED[2]} {pages.host_blocks()}")
+    counts.append(f" {SWAPPED[2]} {_swapped(state, pages)}")
     swapped = sum(each.state == inspect_pb2.SEQUENCE_STATE_SWAPPED for each in pages.sequences.values())
     rate = f"{state.hit_tokens / state.lookup_tokens:.1%}" if state.lookup_tokens else "-"
     life = Text(
@@ -78,6 +78,10 @@ def _heading(state: Mirror, pages: Pages, paused: bool) -> list[Text]:
     for line in (first, counts, life):
         line.no_wrap = True
     return [first, counts, life]
+
+
+def _swapped(state: Mirror, pages: Pages) -> int:
+    return min(pages.host_blocks(), state.summary.spec.host_blocks)
 
 
 def block_map(codes: bytearray, width: int, rows: int) -> Text:
