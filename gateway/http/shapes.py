@@ -69,9 +69,9 @@ class ChatShape:
         return {"message": message}
 
     def added(self, piece: Piece, *, first: bool) -> dict[str, Any]:
-        text, calls = piece.text, call_deltas(piece.calls)
+        text = piece.text
         delta: dict[str, Any] = {"role": "assistant", "content": text} if first else {"content": text} if text else {}
-        if calls:
+        if piece.calls and (calls := call_deltas(piece.calls)):
             delta["tool_calls"] = calls
             if first:
                 delta["content"] = text or None
@@ -153,8 +153,7 @@ class Chunks:
     def of(self, part: Part) -> dict[str, Any] | None:
         """The chunk of a part; None when it holds nothing to say yet."""
         piece = part.piece
-        calls = any(call.complete is None for call in piece.calls)
-        if not piece.text and not calls and not piece.logprobs and piece.finish is None:
+        if not piece.text and not piece.logprobs and piece.finish is None and not _tells_calls(piece):
             return None
         first = part.choice not in self._offsets
         offset = self._offsets.get(part.choice, 0)
@@ -173,6 +172,11 @@ class Chunks:
     def usage(self) -> dict[str, Any]:
         """The chunk after the last, which holds the usage and no choice."""
         return {**_object(self._shape.chunk, self._head, []), "usage": self.totals.shown()}
+
+
+def _tells_calls(piece: Piece) -> bool:
+    """Whether a piece has news of calls; that one is complete is none, for chunks do not say it."""
+    return any(call.complete is None for call in piece.calls)
 
 
 def whole_of(shape: Shape, head: Head, parts: Iterable[Part]) -> dict[str, Any]:

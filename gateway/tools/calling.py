@@ -12,7 +12,7 @@ from gateway.text.tokenizer import Tokenizer
 from gateway.tools.families import Family, ParserName, family_of
 from gateway.tools.functions import TOOLS, Freedom, Function
 from gateway.tools.reader import CallReader
-from gateway.tools.structure import ANY_ARGUMENTS, Spelling, arguments_rules, json_rule
+from gateway.tools.structure import ANY_ARGUMENTS, Spelling, json_rule
 
 # A small model that may always add another call never ends.
 MAX_CALLS = 16
@@ -76,7 +76,7 @@ def _grammar(
     answer, choice = parameters.response_format, parameters.tool_choice
     most = 1 if choice.once or not parameters.parallel_tool_calls else MAX_CALLS
     if choice.freedom is Freedom.CALLS:
-        return _lark(TOOLS, "start: calls", *_calls(family, functions, most, spelling))
+        return _lark(TOOLS, "start: calls", *family.rules(functions, most, spelling))
     if answer is None and not any(function.strict for function in functions):
         return None
     if family.open_calls:
@@ -84,16 +84,12 @@ def _grammar(
         functions = [one if one.strict else replace(one, parameters=ANY_ARGUMENTS) for one in functions]
     if answer is not None:
         start = "start: calls | answer"
-        return _lark(answer.parameter, start, _answer(answer), *_calls(family, functions, most, spelling))
+        return _lark(answer.parameter, start, _answer(answer), *family.rules(functions, most, spelling))
     if family.led is None:
         start = f'start: calls | PLAIN | ""\nPLAIN: /{family.plain}/'
-        return _lark(TOOLS, start, *_calls(family, functions, most, spelling))
+        return _lark(TOOLS, start, *family.rules(functions, most, spelling))
     spelling = replace(spelling, led=family.led)
-    return _lark(TOOLS, "start: calls? plain", *spelling.lead_rules(), *_calls(family, functions, most, spelling))
-
-
-def _calls(family: Family, functions: Sequence[Function], most: int, spelling: Spelling) -> list[str]:
-    return [family.rules(functions, most, spelling), *arguments_rules(functions)]
+    return _lark(TOOLS, "start: calls? plain", *spelling.lead_rules(), *family.rules(functions, most, spelling))
 
 
 def _lark(parameter: str, *rules: str) -> Grammar:

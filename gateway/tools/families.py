@@ -33,7 +33,7 @@ class Family:
     """
 
     parser: Callable[[Container[str]], Parser]
-    rules: Callable[[Sequence[Function], int, Spelling], str]
+    rules: Callable[[Sequence[Function], int, Spelling], list[str]]
     marks: tuple[str, ...]
     words: tuple[str, ...]
     led: str | None = None

@@ -7,7 +7,7 @@ from gateway.tools.call_object import CallObject
 from gateway.tools.functions import Function
 from gateway.tools.json_scanner import WHITE_SPACE
 from gateway.tools.parser import CharacterParser
-from gateway.tools.structure import NEW_LINE, Spelling, call_object, joined
+from gateway.tools.structure import NEW_LINE, Spelling, arguments_rules, call_object, joined
 
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
@@ -41,9 +41,9 @@ class HermesParser(CharacterParser):
         super().let_go()
 
 
-def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> str:
+def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> list[str]:
     """The Lark rules of ``calls``: 1 to ``most`` of them."""
     opening = f"{spelling.mark(OPEN)} {quoted(NEW_LINE)}"
     closing = f"{quoted(NEW_LINE)} {spelling.mark(CLOSE)}"
     calls = [f"{opening} {call_object(function, place)} {closing}" for place, function in enumerate(functions)]
-    return joined(calls, quoted(NEW_LINE), most)
+    return joined(calls, quoted(NEW_LINE), most) + arguments_rules(functions)

@@ -7,7 +7,7 @@ from gateway.tools.call_object import CallObject
 from gateway.tools.functions import Function
 from gateway.tools.json_scanner import WHITE_SPACE
 from gateway.tools.parser import CharacterParser
-from gateway.tools.structure import Spelling, call_object, joined
+from gateway.tools.structure import Spelling, arguments_rules, call_object, joined
 
 TAG = "<|python_tag|>"
 SEPARATOR = ";"
@@ -43,7 +43,7 @@ class LlamaParser(CharacterParser):
         super().let_go()
 
 
-def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> str:
+def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> list[str]:
     """The Lark rules of ``calls``: 1 to ``most`` of them."""
     calls = [call_object(function, place, "parameters") for place, function in enumerate(functions)]
-    return joined(calls, quoted(f"{SEPARATOR} "), most)
+    return joined(calls, quoted(f"{SEPARATOR} "), most) + arguments_rules(functions)

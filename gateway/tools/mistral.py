@@ -14,7 +14,7 @@ from gateway.tools.call_object import CallObject, NamedArguments
 from gateway.tools.functions import Function
 from gateway.tools.json_scanner import WHITE_SPACE
 from gateway.tools.parser import CharacterParser
-from gateway.tools.structure import Spelling, arguments, call_object, joined
+from gateway.tools.structure import Spelling, arguments, arguments_rules, call_object, joined
 
 OPEN = "[TOOL_CALLS]"
 CALL_ID = "[CALL_ID]"
@@ -86,7 +86,7 @@ class MistralParser(CharacterParser):
         super().let_go()
 
 
-def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> str:
+def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> list[str]:
     """The Lark rules of ``calls``: 1 to ``most`` of them, in the newer syntax where the vocabulary has its marks."""
     opening = spelling.mark(OPEN)
     if ARGS in spelling.special_ids:
@@ -94,9 +94,10 @@ def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> str:
             f"{opening} {quoted(function.name)} {spelling.mark(ARGS)} {arguments(place)}"
             for place, function in enumerate(functions)
         ]
-        return joined(calls, "", most)
+        return joined(calls, "", most) + arguments_rules(functions)
     calls = [call_object(function, place) for place, function in enumerate(functions)]
-    return joined(calls, quoted(", "), most, opening=f"{opening} {quoted('[')}", closing=quoted("]"))
+    listed = joined(calls, quoted(", "), most, opening=f"{opening} {quoted('[')}", closing=quoted("]"))
+    return listed + arguments_rules(functions)
 
 
 def call_id() -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.errors import InvalidRequest
 from gateway.grammars import quoted
+from gateway.schemas import closed
 from gateway.tools.functions import TOOLS, Function
 from gateway.tools.json_scanner import MAX_DEPTH, WHITE_SPACE, Scan
 from gateway.tools.parser import CharacterParser
@@ -187,7 +188,7 @@ def _key(node: ast.expr | None) -> str:
     raise ValueError("no key of JSON")
 
 
-def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> str:
+def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> list[str]:
     """The Lark rules of ``calls``: 1 to ``most`` of them. Values are JSON's, which the parser reads too.
 
     Raises:
@@ -199,7 +200,7 @@ def rules(functions: Sequence[Function], most: int, spelling: Spelling) -> str:
         calls.append(f"{quoted(function.name + '(')} first_{place}_0 {quoted(')')}")
         extra += _properties(place, function)
     listed = joined(calls, quoted(", "), most, opening=quoted("["), closing=quoted("]"))
-    return "\n".join([listed, *extra])
+    return listed + extra
 
 
 def _properties(place: int, function: Function) -> Iterator[str]:
@@ -215,16 +216,16 @@ def _properties(place: int, function: Function) -> Iterator[str]:
     shared = {word: schema[word] for word in _DEFINITIONS if word in schema}
     required = schema.get("required")
     for i, (name, value) in enumerate(properties.items()):
-        if not name.isidentifier() or keyword.iskeyword(name):
+        if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
             raise InvalidRequest(
                 {f"{TOOLS}[{place}]": "a property that is no Python name found, this model writes them"}
             )
         written = f"{quoted(name + '=')} value_{place}_{i} next_{place}_{i + 1}"
         needed = isinstance(required, list) and name in required
-        left_out = "" if needed else " | {}_" + f"{place}_{i + 1}"
-        yield f"first_{place}_{i}: {written}{left_out.format('first')}"
-        yield f"next_{place}_{i}: {quoted(', ')} {written}{left_out.format('next')}"
-        yield json_rule(f"value_{place}_{i}", {**shared, **value} if isinstance(value, dict) else {})
+        for state, before in (("first", ""), ("next", quoted(", "))):
+            left_out = "" if needed else f" | {state}_{place}_{i + 1}"
+            yield f"{state}_{place}_{i}: {before} {written}{left_out}"
+        yield json_rule(f"value_{place}_{i}", closed({**shared, **value}) if isinstance(value, dict) else {})
     last = len(properties)
     yield f'first_{place}_{last}: ""'
     yield f'next_{place}_{last}: ""'

@@ -88,7 +88,7 @@ def call_object(function: Function, place: int, key: str = "arguments") -> str:
     return " ".join([*map(quoted, words), arguments(place), quoted("}")])
 
 
-def joined(calls: Sequence[str], separator: str, most: int, *, opening: str = "", closing: str = "") -> str:
+def joined(calls: Sequence[str], separator: str, most: int, *, opening: str = "", closing: str = "") -> list[str]:
     """The rules of ``calls``: 1 to ``most`` of any of the given ones."""
     more = f" ({separator} call){{0,{most - 1}}}" if most > 1 else ""
-    return f"calls: {opening} call{more} {closing}\ncall: " + "\n    | ".join(calls)
+    return [f"calls: {opening} call{more} {closing}", "call: " + "\n    | ".join(calls)]

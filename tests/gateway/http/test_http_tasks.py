@@ -177,3 +177,13 @@ async def test_no_comment_overtakes_or_joins_a_write_that_waits(monkeypatch: pyt
         sent.door.set()
         await writing
     assert (sent.heads, sent.bodies[0]) == (1, b"data: 1\n\n")
+
+
+async def test_a_head_waits_longer_where_a_refusal_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "HEAD_SECONDS", 0.001)
+    sent, others = Sent(), Sent()
+    events, other = EventStream(sent, keep_alive_seconds=0.001), EventStream(others, keep_alive_seconds=0.001)
+    events.head_seconds = sse.COMPILE_SECONDS
+    async with events.kept_alive(), other.kept_alive():
+        await others.wait_for(3)
+        assert (events.started, sent.bodies) == (False, [])
