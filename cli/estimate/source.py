@@ -29,7 +29,7 @@ def find_shape(model: str, given: Given) -> ModelShape:
             raise CliError(f"{shape.name} is a built-in shape and takes no sizes; leave MODEL out for plain numbers")
         return shape
     if (named := _HUB_ID.fullmatch(model)) is not None:
-        return read_config_file(_from_hub(named["name"], named["revision"]), named["name"], given)
+        return read_config_file(config_from_hub(named["name"], named["revision"]), named["name"], given)
     raise CliError(f"no model folder and no built-in shape is called {model}: {_known(model)}")
 
 
@@ -38,8 +38,18 @@ def _known(model: str) -> str:
     return f"did you mean {' or '.join(names)}?" if names else f"there is {', '.join(SHAPES)}"
 
 
-def _from_hub(name: str, revision: str | None) -> Path:
-    """config.json alone; without a network the one in the hub's cache serves."""
+def config_from_hub(
+    name: str, revision: str | None = None, endpoint: str | None = None, cache: Path | None = None
+) -> Path:
+    """The config.json of a hub id, alone; without a network the one in the cache serves.
+
+    Args:
+        endpoint: where the hub is, by default what huggingface_hub takes from its environment.
+        cache: where files of the hub lie, likewise.
+
+    Raises:
+        CliError: there is none, or the hub cannot be reached.
+    """
     near = "".join(f"; the built-in {found} needs no network" for found in like(name)[:1])
     try:
         from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_download, hf_hub_url, try_to_load_from_cache
@@ -47,10 +57,11 @@ def _from_hub(name: str, revision: str | None) -> Path:
         raise CliError(f"a hub id needs huggingface_hub: pip install huggingface-hub ({error}){near}") from error
     try:
         # Asked once first: a download tries for minutes to reach a hub that is not there.
-        get_hf_file_metadata(hf_hub_url(name, "config.json", revision=revision), token=get_token())
-        return Path(hf_hub_download(name, "config.json", revision=revision))
+        url = hf_hub_url(name, "config.json", revision=revision, endpoint=endpoint)
+        get_hf_file_metadata(url, token=get_token(), endpoint=endpoint)
+        return Path(hf_hub_download(name, "config.json", revision=revision, endpoint=endpoint, cache_dir=cache))
     except Exception as error:  # without a network, whatever the HTTP library of this huggingface_hub raises
-        cached = try_to_load_from_cache(name, "config.json", revision=revision)
+        cached = try_to_load_from_cache(name, "config.json", revision=revision, cache_dir=cache)
         if isinstance(cached, str):
             return Path(cached)
         raise CliError(

@@ -1,6 +1,8 @@
 """``octavo estimate`` against the pool that the worker really plans and allocates: equal to the byte."""
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from math import prod
 from pathlib import Path
 
@@ -10,11 +12,12 @@ import transformers
 from tiny_checkpoints import FAMILIES, NATIVE, tiny_checkpoint
 
 from cli.estimate import variants
-from cli.estimate.config_file import Given
+from cli.estimate.config_file import Given, read_config_file
 from cli.estimate.shape import KV_BYTES
 from cli.estimate.sizes import read_memory
-from cli.estimate.source import find_shape
+from cli.estimate.source import config_from_hub, find_shape
 from cli.estimate.sums import Fits, Sizing
+from cli.failures import CliError
 from kernels import PoolShape, allocate_pool
 from model_worker.memory import plan_memory
 from model_worker.model import read_config
@@ -89,18 +92,41 @@ def test_a_tiny_checkpoint_from_its_folder_to_its_tensor(tmp_path: Path) -> None
     assert allocate_pool(plan.shape).nbytes == asked.pool_bytes
 
 
-def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing listens at port 9; then the hub's cache answers, where it has the file."""
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(Exception, match=r"^owner/m is no folder here, and its config\.json cannot be had from the hub"):
-        find_shape("owner/m", Given())
-    cached = tmp_path / "models--owner--m" / "snapshots" / "0001"
-    cached.mkdir(parents=True)
-    (tmp_path / "models--owner--m" / "refs").mkdir()
-    (tmp_path / "models--owner--m" / "refs" / "main").write_text("0001")
-    (cached / "config.json").write_text(
-        json.dumps({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64})
-    )
-    shape = find_shape("owner/m", Given())
+class Hub(BaseHTTPRequestHandler):
+    """Has one file, config.json of owner/m."""
+
+    content = json.dumps({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}).encode()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        there = self.path == "/owner/m/resolve/main/config.json"
+        self.send_response(200 if there else 404)
+        headers = {"ETag": "0" * 40, "X-Repo-Commit": "1" * 40} if there else {"X-Error-Code": "RepoNotFound"}
+        for name, value in {"Content-Length": str(len(self.content) if there else 0), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        self.wfile.write(self.content)
+
+
+def test_a_hub_id_is_read_from_the_hub_then_from_its_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The hub is on this machine. Once it is gone, what was fetched still serves, and the rest is one line."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # CI forbids calls to a hub elsewhere
+    with HTTPServer(("127.0.0.1", 0), Hub) as server:
+        endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        fetched = config_from_hub("owner/m", None, endpoint, tmp_path)
+        with pytest.raises(CliError, match=r"^owner/gone is no folder here, and its config\.json cannot be had"):
+            config_from_hub("owner/gone", None, endpoint, tmp_path)
+        server.shutdown()
+        thread.join()
+    assert config_from_hub("owner/m", None, endpoint, tmp_path) == fetched
+    shape = read_config_file(fetched, "owner/m", Given())
     assert (shape.num_layers, shape.kind, shape.head_dim) == (2, "MHA", 16)
+    with pytest.raises(CliError, match=r"cannot be had from the hub: \w+; the built-in qwen3-8b needs no network$"):
+        config_from_hub("owner/Qwen3-8B-Base", None, endpoint, tmp_path)
