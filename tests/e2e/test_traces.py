@@ -14,6 +14,7 @@ from otlp_receiver import Received, Receiver, receiving
 from processes import Stack, running_stack
 
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from service.channels import open_channel
 
 pytestmark = pytest.mark.e2e
@@ -227,7 +228,19 @@ def test_log_lines_of_both_services_name_the_request_and_its_trace(
     request.request_id = "find-me"
     assert list(gateway.Generate(request, metadata=client.metadata, timeout=60))
     receiver.trace(client.trace_id, GENERATE, WORKER, WORKER)
-    for process in (stack.gateway, stack.worker):
-        lines = [json.loads(line) for line in process.log if "find-me" in line]
-        assert lines, process.tail()
+    for process, ended in ((stack.gateway, "generation ended"), (stack.worker, "request ended")):
+        process.wait_log(ended)
+        lines = [json.loads(line) for line in process.wait_log("find-me")]
+        assert any(line["message"].startswith(ended) for line in lines)
         assert all((line["request_id"], line["trace_id"]) == ("find-me", client.trace_id) for line in lines)
+
+
+def test_a_worker_names_what_it_refuses(stack: Stack) -> None:
+    with open_channel(stack.worker.address) as channel:
+        worker = worker_pb2_grpc.WorkerServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(worker.Generate(worker_pb2.GenerateRequest(request_id="bad-one"), timeout=60))
+    assert dict(caught.value.trailing_metadata())["x-request-id"] == "bad-one"
+    (line,) = [json.loads(line) for line in stack.worker.wait_log("bad-one")]
+    assert line["request_id"] == "bad-one"
+    assert "INVALID" in line["message"]

@@ -30,6 +30,7 @@ class ServiceProcess:
         self.ready: dict[str, Any] = {}
         self.log: list[str] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._logged = threading.Condition()
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *flags],
             stdout=subprocess.PIPE,
@@ -50,7 +51,10 @@ class ServiceProcess:
 
     def _read_stderr(self) -> None:
         assert self.process.stderr is not None
-        self.log.extend(self.process.stderr)
+        for line in self.process.stderr:
+            with self._logged:
+                self.log.append(line)
+                self._logged.notify_all()
 
     def wait_ready(self, seconds: float = 120.0) -> "ServiceProcess":
         """Block until the ready line; fails with the log when the process ends or takes too long."""
@@ -65,6 +69,16 @@ class ServiceProcess:
             if line.startswith("{") and json.loads(line).get("event") == "ready":
                 self.ready = json.loads(line)
                 return self
+
+    def wait_log(self, text: str, seconds: float = 30.0) -> list[str]:
+        """The lines of stderr that hold a text, at least one."""
+
+        def found() -> list[str]:
+            return [line for line in self.log if text in line]
+
+        with self._logged:
+            assert self._logged.wait_for(found, seconds), f"{self.module} logged no {text!r}:\n{self.tail()}"
+            return found()
 
     @property
     def address(self) -> str:
