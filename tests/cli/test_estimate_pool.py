@@ -6,6 +6,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from math import prod
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -90,6 +92,29 @@ def test_a_tiny_checkpoint_from_its_folder_to_its_tensor(tmp_path: Path) -> None
     asked = Sizing(find_shape(str(folder), Given()), "bfloat16", 5, context=50, concurrency=4)
     assert asked.num_blocks == 40
     assert allocate_pool(plan.shape).nbytes == asked.pool_bytes
+
+
+def test_a_gguf_file_is_read_as_the_worker_reads_it(tmp_path: Path) -> None:
+    """6 heads on 2 KV heads of 16, 3 layers: 3 x 2 x 2 x 16 elements a token."""
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_block_count(3)
+    writer.add_embedding_length(96)
+    writer.add_head_count(6)
+    writer.add_head_count_kv(2)
+    writer.add_feed_forward_length(112)
+    writer.add_context_length(256)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tensor("token_embd.weight", np.zeros((199, 96), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    config, shape = read_config(tmp_path / "m.gguf"), find_shape(str(tmp_path / "m.gguf"), Given())
+    assert (shape.num_layers, shape.num_kv_heads, shape.head_dim, shape.max_context) == (3, 2, 16, 256)
+    assert (config.num_layers, config.num_kv_heads, config.head_dim, config.max_context) == (3, 2, 16, 256)
+    (tmp_path / "n.gguf").write_bytes(b"no such thing")
+    with pytest.raises(CliError, match="neither a model folder nor a GGUF file"):
+        find_shape(str(tmp_path / "n.gguf"), Given())
 
 
 class Hub(BaseHTTPRequestHandler):
