@@ -9,5 +9,6 @@
 - ``estimate``: how much memory a model's keys and values take
 - ``tour``: the pages at work, scene by scene
 - ``simulate``: the KV manager under drawn or traced requests, beside contiguous allocators
+- ``amounts``, ``foreign``: numbers and names on their way to a terminal
 - ``embedded_worker``: a model worker with the KV manager in its own process
 """

@@ -1,4 +1,4 @@
-"""A config.json read as a shape. What it does not say is refused by the field's name, never guessed."""
+"""A config.json read as a shape. A field that is missing is refused by its name, never guessed."""
 
 import json
 from collections.abc import Mapping

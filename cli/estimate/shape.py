@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from cli.amounts import counted
 from cli.failures import CliError
 
 KV_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
@@ -84,8 +85,3 @@ class ModelShape:
     def token_bytes(self, itemsize: int) -> int:
         """Bytes that all layers keep of a token."""
         return self.num_layers * self.layer_elements * itemsize
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 block``, ``2,000 blocks``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

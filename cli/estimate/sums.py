@@ -6,7 +6,8 @@ usable blocks and the null block, each holding `block_size` tokens of all layers
 
 from dataclasses import dataclass
 
-from cli.estimate.shape import KV_BYTES, ModelShape, counted
+from cli.amounts import counted
+from cli.estimate.shape import KV_BYTES, ModelShape
 from cli.estimate.sizes import human
 
 

@@ -5,8 +5,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from cli.amounts import counted
 from cli.estimate import variants
-from cli.estimate.shape import ModelShape, counted
+from cli.estimate.shape import ModelShape
 from cli.estimate.sizes import human
 from cli.estimate.sums import Sizing, steps
 from cli.foreign import printable

@@ -1,12 +1,13 @@
 """Scenes with room for everybody: allocate, append, fork, copy on write, share."""
 
-from cli.estimate.shape import counted
+from cli.amounts import counted
 from cli.tour.pool import BLOCK_SIZE, FAST_COPY, PREFILL, TourPool
 from cli.tour.scene import Scene, grant_of, listed
 from octavo.kv.v1 import common_pb2, steps_pb2
 
 
 def empty(pool: TourPool) -> Scene:
+    """A worker attaches a pool."""
     rates = common_pb2.Rates(prefill_tokens_per_second=PREFILL, copy_bytes_per_second=FAST_COPY)
     stats = pool.attach(rates).stats
     return Scene(
@@ -22,6 +23,7 @@ def empty(pool: TourPool) -> Scene:
 
 
 def allocate(pool: TourPool) -> Scene:
+    """A prompt comes and gets the blocks it fills."""
     request = steps_pb2.StepRequest()
     pool.admit(request, "A")
     grant = grant_of(pool, pool.ask(request), "A")
@@ -39,6 +41,7 @@ def allocate(pool: TourPool) -> Scene:
 
 
 def append(pool: TourPool) -> Scene:
+    """A sequence outgrows its last block."""
     request, before = steps_pb2.StepRequest(), len(pool.table("A")) * BLOCK_SIZE
     pool.advance(request, "A", before + 1)
     (count,) = request.commits.counts
@@ -56,6 +59,7 @@ def append(pool: TourPool) -> Scene:
 
 
 def fork(pool: TourPool) -> Scene:
+    """A child shares all that its parent has written."""
     request = steps_pb2.StepRequest()
     pool.fork(request, "A", "B")
     free = pool.look().summary.stats.free_blocks
@@ -74,6 +78,7 @@ def fork(pool: TourPool) -> Scene:
 
 
 def copy_on_write(pool: TourPool) -> Scene:
+    """Two write the block they share."""
     request, before = steps_pb2.StepRequest(), pool.table("A")
     for letter in ("A", "B"):
         pool.advance(request, letter, pool.speakers[letter].written + 1)
@@ -95,6 +100,7 @@ def copy_on_write(pool: TourPool) -> Scene:
 
 
 def share(pool: TourPool) -> Scene:
+    """A prompt begins as another one did."""
     request = steps_pb2.StepRequest()
     pool.admit(request, "C")
     grant = grant_of(pool, pool.ask(request), "C")
@@ -114,6 +120,7 @@ def share(pool: TourPool) -> Scene:
 
 
 def found_whole(pool: TourPool) -> Scene:
+    """A prompt is in the cache to its end."""
     request = steps_pb2.StepRequest()
     pool.admit(request, "D")
     grant = grant_of(pool, pool.ask(request), "D")

@@ -1,12 +1,13 @@
 """Scenes without room: run out, preempt, swap, recompute, free."""
 
-from cli.estimate.shape import counted
+from cli.amounts import counted
 from cli.tour.pool import BLOCK_SIZE, PREFILL, SLOW_COPY, TourPool
 from cli.tour.scene import Scene, grant_of, listed
 from octavo.kv.v1 import common_pb2, steps_pb2
 
 
 def run_out(pool: TourPool) -> Scene:
+    """A prompt needs more than there is."""
     request = steps_pb2.StepRequest()
     pool.release(request, "D")
     pool.admit(request, "E")
@@ -27,6 +28,7 @@ def run_out(pool: TourPool) -> Scene:
 
 
 def fill(pool: TourPool) -> Scene:
+    """Who runs takes what is left."""
     request = steps_pb2.StepRequest()
     pool.release(request, "E")
     for letter in ("A", "B", "C"):
@@ -45,6 +47,7 @@ def fill(pool: TourPool) -> Scene:
 
 
 def preempt(pool: TourPool) -> Scene:
+    """Somebody gives way, and swapping is the cheaper way."""
     request = steps_pb2.StepRequest()
     for letter in ("A", "B", "C"):
         pool.advance(request, letter, len(pool.table(letter)) * BLOCK_SIZE + 1)
@@ -69,6 +72,7 @@ def preempt(pool: TourPool) -> Scene:
 
 
 def free(pool: TourPool) -> Scene:
+    """Blocks come back, with a digest or without."""
     request = steps_pb2.StepRequest()
     for letter in ("A", "B"):
         pool.release(request, letter)
@@ -85,6 +89,7 @@ def free(pool: TourPool) -> Scene:
 
 
 def resume(pool: TourPool) -> Scene:
+    """A parked sequence comes back from the host."""
     request = steps_pb2.StepRequest()
     pool.resume(request, "C")
     response = pool.ask(request)
@@ -106,6 +111,7 @@ def resume(pool: TourPool) -> Scene:
 
 
 def recompute(pool: TourPool) -> Scene:
+    """Somebody gives way, and computing again is the cheaper way."""
     request = steps_pb2.StepRequest()
     pool.admit(request, "F")
     hit = grant_of(pool, pool.ask(request), "F")
@@ -130,6 +136,7 @@ def recompute(pool: TourPool) -> Scene:
 
 
 def again(pool: TourPool) -> Scene:
+    """A recompute victim comes back, and finds what the cache kept."""
     request = steps_pb2.StepRequest()
     pool.release(request, "C")
     pool.admit(request, "F", again=True)
@@ -146,6 +153,7 @@ def again(pool: TourPool) -> Scene:
 
 
 def end(pool: TourPool) -> Scene:
+    """Everybody is gone, and everything adds up."""
     request = steps_pb2.StepRequest()
     pool.release(request, "F")
     stats = pool.ask(request).stats
