@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from model_worker.engine.group import end_of
 from model_worker.engine.sequence import EndReason, Sequence
 from service.errors import ServiceError
 from service.histograms import Times
@@ -69,7 +70,7 @@ class RequestCounts:
 
     @contextlib.contextmanager
     def request(self, sequence: Sequence) -> Iterator[None]:
-        """Count a request by how its sequence, or the first one of its group, ended."""
+        """Count a request by how it ended."""
         with self._lock:
             self._started += 1
         try:
@@ -81,4 +82,4 @@ class RequestCounts:
             if line.first_token:
                 self.first_token.observe(line.first_token - line.arrived)
             with self._lock:
-                self._ended[_OUTCOMES[sequence.end_reason]] += 1
+                self._ended[_OUTCOMES[end_of(sequence)]] += 1

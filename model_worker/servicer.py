@@ -12,6 +12,7 @@ import grpc
 
 from model_worker import spans
 from model_worker.engine.engine import STOPPED, Engine
+from model_worker.engine.group import end_of
 from model_worker.engine.progress import Progress
 from model_worker.engine.sequence import EndReason, Sequence
 from model_worker.request_counts import RequestCounts
@@ -229,10 +230,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
 
 def _log_end(sequence: Sequence, tokens: int) -> None:
-    line = sequence.timeline
+    line, reason = sequence.timeline, end_of(sequence)
     logger.info(
         "request ended: %s",
-        "its caller left" if sequence.end_reason is None else sequence.end_reason.name.lower(),
+        "its caller left" if reason is None else reason.name.lower(),
         extra={
             "prompt_tokens": sequence.prompt_length,
             "completion_tokens": tokens,

@@ -12,7 +12,7 @@ group that gave way and comes back are one and the same case:
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from model_worker.engine.sequence import Phase, Sequence
+from model_worker.engine.sequence import EndReason, Phase, Sequence
 
 if TYPE_CHECKING:
     from model_worker.engine.beams import BeamSearch
@@ -81,3 +81,11 @@ def members_of(sequence: Sequence) -> list[Sequence]:
 def places_of(sequence: Sequence) -> int:
     """How many tables a request may hold."""
     return sequence.group.places if sequence.group is not None else 1
+
+
+def end_of(request: Sequence) -> EndReason | None:
+    """How a request ended, None while a sample goes on. Samples that its caller gave up do not count beside others."""
+    reasons = [one.end_reason for one in (request.group.members if request.group is not None else [request])]
+    if None in reasons:
+        return None
+    return next((reason for reason in reasons if reason is not EndReason.ABORTED), EndReason.ABORTED)

@@ -37,6 +37,7 @@ class Sample:
     timeline: Timeline = field(default_factory=Timeline)
     cumulative_logprob: float = 0.0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
 
 
 def request(
@@ -77,6 +78,7 @@ class Lab:
                     sample.reason, sample.message = told.sequence.end_reason, told.ended.message
                     sample.timeline = told.sequence.timeline
                     sample.cumulative_logprob = told.sequence.cumulative_logprob
+                    sample.prompt_logprobs = told.sequence.prompt_logprobs
         return samples
 
 

@@ -53,6 +53,52 @@ def test_a_search_as_wide_as_the_tree_finds_the_best_text_of_all() -> None:
     assert greedy.finished[0].logprob < search.finished[0].logprob - 1
 
 
+GO_ON, STEPS, TURN = 7, 20, 10
+
+
+def scripted_cost(text: list[int], token: int) -> float:
+    """What a token costs after a text. Only the first four tokens are cheap as a beginning, and only one goes on well;
+    the smaller the first token was, the cheaper the text is until the turn and the dearer behind it."""
+    if not text:
+        return 1 + 0.1 * token if token < 4 else 9 + 0.01 * token
+    if token != GO_ON:
+        return 6 + 0.01 * token
+    return 0.1 if len(text) < TURN else 0.1 + 0.2 * max(0, 3 - text[0])
+
+
+@pytest.mark.unit
+def test_a_ranking_that_turns_around_is_followed_by_two_clients_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B38: four beams over 20 steps, on the scheduler; what leads for 10 steps comes last in the end."""
+
+    def scripted(tokens: list[int], count: int) -> list[tuple[int, float]]:
+        costs = {token: scripted_cost(tokens[5:], token) for token in range(VOCABULARY)}
+        return [(token, -costs[token]) for token in sorted(costs, key=costs.__getitem__)[:count]]
+
+    # A step's cost depends on the first token alone, so the best text behind each is found step by step: all texts of
+    # this kind are looked at. One step off it costs 5.9 more than the last of the first four.
+    best = []
+    for first in range(VOCABULARY):
+        text, total = [first], scripted_cost([], first)
+        while len(text) < STEPS:
+            token = min(range(VOCABULARY), key=lambda one: scripted_cost(text, one))
+            total += scripted_cost(text, token)
+            text = [*text, token]
+        best.append((total, text))
+    best.sort()
+    assert [text[0] for _, text in best[:4]] == [3, 2, 1, 0]
+    assert best[3][0] < best[0][0] + 5.9
+
+    monkeypatch.setattr("device_memory.most_likely", scripted)
+    loop = Loop(limits(num_blocks=60, max_sequences=9))
+    requests = [make_beams([1, 2, 3, 4, last], STEPS, 4, frozenset()) for last in (5, 6)]
+    for request in requests:
+        loop.scheduler.add(request)
+    loop.drain()
+    for request in requests:
+        assert texts(loop, request) == [text for _, text in best[:4]]
+    loop.assert_whole()
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize("early", [False, True])
 def test_beams_on_the_scheduler_choose_as_alone_and_leave_the_pool_whole(early: bool) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from engine_lab import LabModel, Sample, request
+from engine_lab import LabModel, Sample, Unpriced, request
 from reference import BEAM_CASES, BEAM_PROMPTS, TOKENS, beams, greedy, prompts
 
 from octavo.worker.v1 import sampling_pb2, worker_pb2
@@ -47,6 +47,21 @@ def test_greedy_text_after_preemption(
         assert (victim.timeline.recomputes > 0, victim.timeline.swaps > 0) == (not host_blocks, bool(host_blocks))
         once = len(ids[first]) + len(ids[second]) + 2 * (TOKENS - 1)
         assert (computed > once) == (not host_blocks)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("host_blocks", [0, 200], ids=["recompute", "swap"])
+def test_every_prompt_gives_way_and_comes_back(
+    model: LabModel, ids: dict[str, list[int]], texts: dict[str, list[int]], host_blocks: int
+) -> None:
+    """Each prompt behind another one, in a pool with two blocks too few for both."""
+    for name, prompt in ids.items():
+        other = "digits" if name != "digits" else "short"
+        num_blocks = blocks(len(ids[other]), len(prompt)) - 2
+        with model.engine(num_blocks, host_blocks=host_blocks, manager=Unpriced()) as lab:
+            (first,), (victim,) = lab.generate(request(ids[other], TOKENS), request(prompt, TOKENS))
+        assert [first.tokens, victim.tokens] == [texts[other], texts[name]], name
+        assert (victim.timeline.recomputes > 0, victim.timeline.swaps > 0) == (not host_blocks, bool(host_blocks)), name
 
 
 @pytest.mark.parametrize("length", [16, 32, 33])

@@ -6,6 +6,7 @@ import pytest
 from device_memory import lone_run
 from scheduler_loop import Loop, limits, make_sequence
 
+from model_worker.engine.group import end_of
 from model_worker.engine.outcomes import abort_samples
 from model_worker.engine.sequence import EndReason, Phase, Sequence
 
@@ -50,11 +51,13 @@ def test_a_sample_gives_its_blocks_back_while_the_others_go_on(index: int) -> No
     (ended,) = abort_samples(loop.scheduler, request, [index])
     assert (ended.sequence.sampling.index, ended.sequence.end_reason) == (index, EndReason.ABORTED)
     assert abort_samples(loop.scheduler, request, [index]) == []
+    assert end_of(request) is None
     loop.turn()  # sends the release
     grown = sum(len(one.table) - len(table) for one, table in zip(members(request), tables, strict=True))
     assert loop.scheduler.pool_stats.referenced_blocks == held - own + grown
     loop.drain()
     assert_samples(request, {index})
+    assert end_of(request) is EndReason.LENGTH
     assert loop.scheduler.statistics.finished_requests == 1
     assert loop.scheduler.statistics.aborted_requests == 0
     loop.assert_whole()
@@ -80,6 +83,7 @@ def test_a_request_all_of_whose_samples_leave_is_an_aborted_one() -> None:
     assert [one.sequence.sampling.index for one in loop.scheduler.abort(request)] == [0, 2]
     other = begin(loop, samples=2, max_tokens=40, turns=6)
     assert [one.sequence.sampling.index for one in abort_samples(loop.scheduler, other, [0, 1])] == [0, 1]
+    assert (end_of(request), end_of(other)) == (EndReason.ABORTED, EndReason.ABORTED)
     assert loop.scheduler.statistics.aborted_requests == 2
     assert loop.scheduler.statistics.aborted_in_decode == 2
     loop.drain()
