@@ -5,8 +5,12 @@ worker that halts after n tokens is killed there, so each test knows which token
 listed gets the first request.
 """
 
+import itertools
+import json
 import signal
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import grpc
@@ -71,62 +75,113 @@ def kill_when_halted(worker: Any) -> None:
     worker.signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("after", [0, 5])
-def test_a_stream_goes_on_where_its_worker_died(two: Any, after: int) -> None:
-    first, second, gateway = two(("--halt-after", str(after)))
-    stream = begin(gateway, "abc", max_tokens=10, seed=5, logprobs=1, prompt_logprobs=0)
-    kill_when_halted(first)
-    responses = list(stream)
-    answer = answers(responses)[0]
-    assert (answer.text, answer.tokens) == ("abcabcabca", 10)
+class Heard:
+    """A stream of which the first messages, one per token, were read already: no kill can take them back."""
+
+    def __init__(self, stream: Any, tokens: int) -> None:
+        self._first = [next(stream) for _ in range(tokens)]
+        self._rest = stream
+
+    def __iter__(self) -> Iterator[gateway_pb2.GenerateResponse]:
+        return itertools.chain(self._first, self._rest)
+
+
+class Streams:
+    """Five streams, and where five tokens leave them. Each prompt has a length of its own."""
+
+    count = 5
+
+    def __init__(self, gateway: Any, after: int) -> None:
+        self.plain = Heard(begin(gateway, "abcd", max_tokens=10, seed=5, logprobs=1, prompt_logprobs=0), after)
+        self.unseeded = Heard(begin(gateway, "unseeded", max_tokens=8), after)
+        # Three of the emoji's four bytes are there.
+        self.character = Heard(begin(gateway, "ab😀STOP", max_tokens=100, stop=["STOP"]), after)
+        # "ST" is held back.
+        self.stop = Heard(begin(gateway, "abcSTOP", max_tokens=100, stop=["STOP"]), after)
+        # a b END for the first, b END for the second, END for the third, in turns: only the first lacks its END.
+        self.samples = Heard(begin(gateway, [64, 65, 256], n=3, max_tokens=10), after)
+
+
+# A toy that is told to stop cuts its calls without a word.
+@pytest.mark.parametrize(("after", "by"), [(0, signal.SIGKILL), (5, signal.SIGKILL), (5, signal.SIGTERM)])
+def test_streams_go_on_where_their_worker_ended(
+    start_worker: Any, start_gateway: Any, free_port: int, after: int, by: signal.Signals
+) -> None:
+    first = start_worker("--halt-after", str(after))
+    second_address = f"127.0.0.1:{free_port}"
+    gateway = start_gateway(f"{first.address},{second_address}")
+    gateway.wait_event("ready")
+    streams = Streams(gateway, after)
+    for _ in range(streams.count):
+        first.wait_event("halted")
+    first.signal(by)
+    second = start_worker("--listen", second_address)
+
+    plain = list(streams.plain)
+    answer = answers(plain)[0]
+    assert (answer.text, answer.tokens) == ("abcdabcdab", 10)
     usage = answer.last.usage
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.migrations) == (3, 10, 1)
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.migrations) == (4, 10, 1)
     assert 0 < usage.paused_seconds < usage.total_seconds
-    # Of 3 prompt tokens the toy finds 1 in its cache. The second worker is asked to go on, unless nothing had come.
-    assert usage.cached_tokens == 1
-    request = second.wait_event("request")
-    assert request["resumed"] == ({"0": after} if after else {})
-    assert request["resumed_seed"] == (5 if after else 0)
-    assert request["max_tokens"] == 10
-    # Log-probabilities are one per token; those of the prompt's two last tokens came once.
-    assert sum(len(response.logprobs) for response in responses) == 10
-    assert sum(len(response.prompt_logprobs) for response in responses) == 2
-    assert request["prompt_logprobs"] is (after == 0)
+    # Of 4 prompt tokens the toy finds 2 in its cache.
+    assert usage.cached_tokens == 2
+    # Log-probabilities are one per token; those of the prompt's three last tokens came once.
+    assert sum(len(response.logprobs) for response in plain) == 10
+    assert sum(len(response.prompt_logprobs) for response in plain) == 3
+
+    assert answers(streams.unseeded)[0].text == "unseeded"
+    character, stop = answers(streams.character)[0], answers(streams.stop)[0]
+    assert (character.text, character.tokens, character.last.stop_reason) == ("ab😀", 10, "STOP")
+    assert (stop.text, stop.tokens, stop.last.stop_reason) == ("abc", 7, "STOP")
+    samples = answers(streams.samples)
+    assert [samples[index].tokens for index in range(3)] == [3, 2, 1]
+    assert [samples[index].last.usage.migrations for index in range(3)] == ([1, 0, 0] if after else [1, 1, 1])
+
+    # What the second worker was asked, by the prompt's length: to go on, unless nothing had come.
+    asked = {
+        request["prompt_tokens"]: request for request in (second.wait_event("request") for _ in range(streams.count))
+    }
+    resumed = {length: request["resumed"] for length, request in asked.items()}
+    if not after:
+        assert resumed == {4: {}, 8: {}, 10: {}, 7: {}, 3: {}}
+        return
+    # Finished samples are told without their last token, so that they end again at once.
+    begun = {"0": after}
+    assert resumed == {4: begun, 8: begun, 10: begun, 7: begun, 3: {"0": 2, "1": 1, "2": 0}}
+    # The toy draws 4711 for a request without a seed.
+    assert (asked[4]["resumed_seed"], asked[8]["resumed_seed"]) == (5, 4711)
+    assert (asked[4]["max_tokens"], asked[4]["prompt_logprobs"]) == (10, False)
 
 
-def test_an_unseeded_request_goes_on_with_the_seed_its_worker_drew(two: Any) -> None:
-    first, second, gateway = two(("--halt-after", "2"))
-    stream = begin(gateway, "abc", max_tokens=4)
+def test_answers_over_http_go_on_and_tell(start_worker: Any, start_gateway: Any) -> None:
+    first = start_worker("--halt-after", "4")
+    gateway = start_gateway(first.address)
+    url = f"http://{gateway.wait_event('ready')['http']}/v1/completions"
+    body = json.dumps({"prompt": "abc", "max_tokens": 9}).encode()
+    request = urllib.request.Request(url, body, {"content-type": "application/json"})
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(lambda: json.load(urllib.request.urlopen(request, timeout=30)))
+        kill_when_halted(first)
+        first.process.wait()
+        start_worker("--listen", first.address)
+        said = answer.result()
+    assert said["choices"][0]["text"] == "abcabcabc"
+    usage = said["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["migrations"]) == (3, 9, 1)
+    assert usage["paused_seconds"] > 0
+
+
+def test_samples_chosen_at_the_end_are_not_told_twice(start_worker: Any, start_gateway: Any) -> None:
+    # Of 3 samples the 2 best: a worker that has begun to tell them cannot be followed by another.
+    first = start_worker("--halt-after", "3")
+    gateway = start_gateway(first.address)
+    gateway.wait_event("ready")
+    stream = Heard(begin(gateway, "abc", n=2, best_of=3, max_tokens=10), 3)
     kill_when_halted(first)
-    assert answers(stream)[0].text == "abca"
-    # What the toy draws when nobody says.
-    assert second.wait_event("request")["resumed_seed"] == 4711
-
-
-@pytest.mark.parametrize("after", [3, 7])
-def test_characters_and_stop_strings_may_be_cut_anywhere(two: Any, after: int) -> None:
-    # "x😀STOP" is 1 + 4 + 4 tokens: the emoji is whole after 5, and "ST" is held back after 7.
-    first, second, gateway = two(("--halt-after", str(after)))
-    stream = begin(gateway, "x😀STOP", max_tokens=100, stop=["STOP"])
-    kill_when_halted(first)
-    answer = answers(stream)[0]
-    assert (answer.text, answer.tokens, answer.last.stop_reason) == ("x😀", 9, "STOP")
-    assert answer.last.usage.migrations == 1
-    assert second.wait_event("request")["resumed"] == {"0": after}
-
-
-def test_of_two_samples_the_finished_one_stays_finished(two: Any) -> None:
-    # Prompt a b END. Sample 0 says a b END; sample 1 begins one token later: b END. After 4 tokens it is whole.
-    first, second, gateway = two(("--halt-after", "4"))
-    end = 256
-    stream = begin(gateway, [64, 65, end], n=2, max_tokens=10)
-    kill_when_halted(first)
-    both = answers(stream)
-    assert (both[0].tokens, both[1].tokens) == (3, 2)
-    assert (both[0].last.usage.migrations, both[1].last.usage.migrations) == (1, 0)
-    # So that it ends again at once, the finished one is told without its last token.
-    assert second.wait_event("request")["resumed"] == {"0": 2, "1": 1}
-    assert second.wait_event("ended")["how"] == "finished"
+    error = failure(stream)
+    info = error_info_of(error)
+    assert info is not None
+    assert (error.code(), info.reason) == (grpc.StatusCode.UNAVAILABLE, "NOT_RESUMABLE")
 
 
 def test_a_worker_that_leaves_is_no_loss(two: Any) -> None:
@@ -150,7 +205,7 @@ def test_a_request_that_kills_its_workers_is_given_up(start_worker: Any, start_g
     assert "has lost 2 workers, and may be why" in error.details()
     info = error_info_of(error)
     assert info is not None
-    assert (info.reason, info.metadata["tokens"]) == ("WORKER_LOST", "2")
+    assert info.reason == "WORKER_LOST"
     assert answers(begin(gateway, "abc", max_tokens=3))[0].text == "abc"
     assert sum(worker.process.poll() is None for worker in workers) == 1
 
@@ -177,7 +232,7 @@ def test_without_another_worker_of_the_model_the_stream_ends_honestly(
     gateway = start_gateway(",".join(worker.address for worker in workers), "--migration-wait-seconds", "0.3")
     for _ in workers:
         gateway.wait_for(lambda event: "is ready" in str(event.get("message")))
-    stream = begin(gateway, "abc", max_tokens=9)
+    stream = Heard(begin(gateway, "abc", max_tokens=9), 3)
     kill_when_halted(workers[0])
     error = failure(stream)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
@@ -198,15 +253,26 @@ def test_the_deadline_ends_the_pause(start_worker: Any, start_gateway: Any) -> N
     gateway.wait_for(lambda event: event.get("message") == "generation ended: not finished")
 
 
+def pauses(page: str) -> dict[str, float]:
+    """What the metrics page says of pauses, zeros left out."""
+    with urllib.request.urlopen(page, timeout=30) as response:
+        lines = [line.split() for line in response.read().decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines if "_pauses" in name and "_total" in name and float(value)}
+
+
 def test_a_client_may_leave_during_the_pause(start_worker: Any, start_gateway: Any) -> None:
     first = start_worker("--halt-after", "3")
     gateway = start_gateway(first.address, "--migration-wait-seconds", "60")
-    gateway.wait_event("ready")
+    page = f"http://{gateway.wait_event('ready')['http']}/metrics"
     stream = begin(gateway, "abc", max_tokens=9)
     kill_when_halted(first)
     gateway.wait_for(lambda event: event.get("message", "").startswith("a request pauses"))
     stream.cancel()
     gateway.wait_for(lambda event: event.get("message") == "generation ended: not finished")
+    assert pauses(page) == {
+        'octavo_gateway_pauses_total{cause="lost"}': 1.0,
+        'octavo_gateway_pauses_ended_total{outcome="cancelled"}': 1.0,
+    }
     # Nobody goes on for it.
     again = start_worker("--listen", first.address)
     gateway.wait_for(lambda event: "is ready" in str(event.get("message")))
