@@ -200,8 +200,8 @@ def test_calls_that_have_to_be_made_parse(client: openai.OpenAI, choice: str) ->
     named = {"type": "function", "function": {"name": choice}}
     # Where a call may be the last one, the end is likely enough to come before the sixteenth.
     given: dict[str, Any] = {
-        "tools": TOOLS, "tool_choice": choice if choice == "required" else named, "temperature": 1.5, "n": 3,
-        "logit_bias": {END_ID: 7}, "max_tokens": 1000,
+        "tools": TOOLS, "tool_choice": choice if choice == "required" else named, "temperature": 1.5, "n": 2,
+        "logit_bias": {END_ID: 12}, "max_tokens": 1000,
     }  # fmt: skip
     choices = whole(chat(client, **given))
     for text, calls, end in choices:
@@ -235,8 +235,8 @@ def test_a_free_model_may_call_or_not(client: openai.OpenAI) -> None:
     # With JSON wanted, an answer is either.
     schema = {"name": "reading", "schema": Reading.model_json_schema()}
     either: dict[str, Any] = {
-        "tools": TOOLS, "response_format": {"type": "json_schema", "json_schema": schema}, "temperature": 1.5, "n": 4,
-        "logit_bias": {END_ID: 7}, "max_tokens": 1000,
+        "tools": TOOLS, "response_format": {"type": "json_schema", "json_schema": schema}, "temperature": 1.5, "n": 3,
+        "logit_bias": {END_ID: 12}, "max_tokens": 1000,
     }  # fmt: skip
     for text, calls, end in whole(chat(client, **either)):
         if calls:
@@ -285,7 +285,7 @@ def test_grpc_has_calls_and_constraints(stack: Stack) -> None:
         for one in TOOLS
     ]
     user = gateway_pb2.ChatMessage(role="user", content=USER[0]["content"])
-    options = gateway_pb2.GenerateOptions(seed=3, n=2, max_tokens=1000, logit_bias={END_ID: 7})
+    options = gateway_pb2.GenerateOptions(seed=3, n=2, max_tokens=1000, logit_bias={END_ID: 12})
     request = gateway_pb2.ChatRequest(messages=[user], tools=functions, options=options)
     request.tool_choice.mode = gateway_pb2.TOOL_CHOICE_MODE_REQUIRED
     with grpc.insecure_channel(stack.gateway.address) as channel:
