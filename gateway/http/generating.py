@@ -68,9 +68,7 @@ class Generating:
             return
         except ServiceError as caught:
             error = caught
-            logger.info(
-                "%s: %s: %s", self._shape.path, error.code.name, error.logged, extra={"request_id": request_id}
-            )
+            logger.info("%s: %s: %s", self._shape.path, error.code.name, error.logged, extra={"request_id": request_id})
         except Exception:
             logger.exception("%s failed", self._shape.path, extra={"request_id": request_id})
             message = f"{self._shape.path} failed; see the log of the service"
