@@ -35,7 +35,7 @@ class Choices:
     turnover: float
     shape: Shape
     device: Device
-    memory: float
+    memories: list[float]
     block_sizes: list[int]
     capacities: list[int]
     watermark: float
@@ -59,24 +59,28 @@ class Choices:
         """Sequences of a request."""
         return max(self.samples, self.beams)
 
-    @property
-    def slots(self) -> int:
-        """Tokens that the memory holds."""
-        if self.memory or self.trace:
-            return self.costs.slots(self.memory or TRACE_GIB)
+    def slots(self, gib: float) -> int:
+        """Tokens that a memory holds.
+
+        Args:
+            gib: its size, 0 where the user left it to us.
+        """
+        if gib or self.trace:
+            return self.costs.slots(gib or TRACE_GIB)
         return PAPER_SLOTS
 
-    def setting(self, block_size: int, window: Window) -> Setting:
+    def setting(self, gib: float, block_size: int, window: Window) -> Setting:
         """A run's setting.
 
         Raises:
             CliError: the memory holds no block.
         """
-        if self.slots < block_size:
-            raise CliError(f"the memory holds {self.slots} tokens, a block {block_size}")
+        slots = self.slots(gib)
+        if slots < block_size:
+            raise CliError(f"the memory holds {slots} tokens, a block {block_size}")
         longest = min(TRACE_MAX_TOKENS, self.shape.max_tokens) if self.trace else self.lengths.max_tokens
         return Setting(
-            slots=self.slots,
+            slots=slots,
             max_tokens=self.max_tokens or longest,
             block_size=block_size,
             costs=self.costs,

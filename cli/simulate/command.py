@@ -47,8 +47,9 @@ def simulate(
         ),
     ] = "",
     memory: Annotated[
-        float, typer.Option(min=0, show_default=False, help="GiB for KV; unless said 50 for traces, else 15,736 tokens")
-    ] = 0.0,
+        str,
+        typer.Option(show_default=False, help="GiB for KV, such as 8,50; unless said 50 for traces, else 12"),
+    ] = "",
     block_sizes: Annotated[str, typer.Option(help="tokens in a block; several compare them, such as 1,8,16")] = "16",
     capacities: Annotated[
         str, typer.Option(show_default=False, help="blocks of the pools of a hit curve, a range unless said")
@@ -102,7 +103,7 @@ def simulate(
         turnover=turnover,
         shape=named("--model", model or ("llama-3.1-8b" if trace else "opt-13b"), SHAPES),
         device=named("--device", device or ("a100-80gb" if trace else "a100-40gb"), DEVICES),
-        memory=memory,
+        memories=numbers("--memory", memory, float) if memory else [0.0],
         block_sizes=numbers("--block-sizes", block_sizes, int),
         capacities=numbers("--capacities", capacities, int) if capacities else [],
         watermark=watermark,

@@ -43,6 +43,7 @@ class Measured:
     """A run's outcome.
 
     Attributes:
+        averages: over the setting's window; over all steps where none of them lies inside.
         rejected: requests that can never fit.
         preempted: preemptions over the whole run.
     """
@@ -89,14 +90,14 @@ def run_paged(
 def _run(
     name: str, memory: Memory, requests: Sequence[Request], setting: Setting, watching: Watching | None
 ) -> Measured:
-    averages = Averages(memory, setting.window)
+    averages, whole = Averages(memory, setting.window), Averages(memory, Window())
     preempted = 0
 
     def count(step: Step) -> None:
         nonlocal preempted
         preempted += step.preempted
 
-    observe = observers(averages.observe, count, *([watching(memory)] if watching is not None else []))
+    observe = observers(averages.observe, whole.observe, count, *([watching(memory)] if watching is not None else []))
     scheduler = Scheduler(memory, requests, setting.costs, setting.limits)
     scheduler.run(observe)
-    return Measured(name, averages, scheduler.rejected, preempted)
+    return Measured(name, averages if averages.steps else whole, scheduler.rejected, preempted)

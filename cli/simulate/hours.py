@@ -1,5 +1,6 @@
 """A trace served over time: by the manager's blocks, and beside them by contiguous regions of the same memory."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,32 +19,34 @@ CONTIGUOUS = ("maximum", "oracle")
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """A trace at one pace, by one allocator."""
+    """A trace at one pace in one memory, by one allocator."""
 
     speed: float
+    slots: int
     measured: Measured
     timeline: Timeline
 
     @property
-    def name(self) -> str:
-        """The allocator and the pace."""
-        return f"{self.measured.name}, {self.speed:g} times the trace's pace"
+    def case(self) -> str:
+        """The memory and the pace."""
+        pace = "the trace's own pace" if self.speed == 1 else f"{self.speed:g} times its pace"
+        return f"{self.slots:,} tokens, {pace}"
 
 
 def serve_trace(
-    port: ManagerPort, requests: Sequence[Request], setting: Setting, speeds: Sequence[float], bars: Bars
+    port: ManagerPort, requests: Sequence[Request], settings: Sequence[Setting], speeds: Sequence[float], bars: Bars
 ) -> list[Hour]:
-    """Serve the trace at every pace: paged, with the maximum reserved, and with exactly what is filled."""
+    """Serve the trace in every setting at every pace: paged, and as ``CONTIGUOUS`` reserves."""
     hours: list[Hour] = []
-    for speed in speeds:
+    for setting, speed in itertools.product(settings, speeds):
         paced = faster(requests, speed)
         for name in ("paged", *CONTIGUOUS):
-            recorder = _Recorder(bars.watching(f"{name}, {speed:g} times", len(paced)))
+            recorder = _Recorder(bars.watching(f"{name}, {setting.slots:,} tokens, {speed:g} times", len(paced)))
             if name in CONTIGUOUS:
                 measured = run_contiguous(name, "buddy", paced, setting, recorder.watch)
             else:
                 measured = run_paged(port, paced, setting, watching=recorder.watch)
-            hours.append(Hour(speed, measured, recorder.closed()))
+            hours.append(Hour(speed, setting.slots, measured, recorder.closed()))
     return hours
 
 

@@ -81,18 +81,18 @@ def draw_curve(curve: Curve, path: Path) -> None:
 
 
 def draw_hours(hours: Sequence[Hour], path: Path) -> None:
-    """A column for each pace: requests in the batch, what the paged memory holds, its waste, and who was preempted."""
-    speeds = list(dict.fromkeys(hour.speed for hour in hours))
-    figure = _figure(5 * len(speeds) + 0.5, 8.5)
-    grid = figure.subplots(4, len(speeds), sharex="col", sharey="row", squeeze=False, height_ratios=(3, 3, 2, 2))
-    for column, speed in enumerate(speeds):
-        at_pace = [hour for hour in hours if hour.speed == speed]
+    """A column for each memory and pace: the batch, what the paged memory holds, waste, and who was preempted."""
+    cases = list(dict.fromkeys(hour.case for hour in hours))
+    figure = _figure(5 * len(cases) + 0.5, 8.5)
+    grid = figure.subplots(4, len(cases), sharex="col", sharey="row", squeeze=False, height_ratios=(3, 3, 2, 2))
+    for column, case in enumerate(cases):
+        shown = [hour for hour in hours if hour.case == case]
         axes = grid[:, column]
-        axes[0].set_title("the trace's own pace" if speed == 1 else f"{speed:g} times its pace")
-        _batches(axes[0], at_pace)
-        _holdings(axes[1], at_pace[0])
-        _waste(axes[2], at_pace)
-        _preemptions(axes[3], at_pace[0])
+        axes[0].set_title(case)
+        _batches(axes[0], shown)
+        _holdings(axes[1], shown[0])
+        _waste(axes[2], shown)
+        _preemptions(axes[3], shown[0])
         axes[3].set_xlabel("minutes")
     labels = ("requests in the batch", "paged memory, %", "internal and reserved, %", "preemptions a minute")
     for axes, label in zip(grid[:, 0], labels, strict=True):

@@ -53,7 +53,8 @@ def of_lengths(port: ManagerPort, chosen: Choices, bars: Bars) -> Report:
     """Allocators side by side for drawn requests; groups of sequences by the manager alone, which can share."""
     requests = drawn(chosen.lengths, chosen.count, chosen.rate, chosen.seed)
     window = Window(chosen.count // 4, loaded=True) if not chosen.rate else Window()
-    setting = chosen.setting(chosen.block_sizes[0], window)
+    gib = chosen.memories[0]
+    setting = chosen.setting(gib, chosen.block_sizes[0], window)
     runs: list[Measured] = []
     if chosen.width == 1:
         for placement in PLACEMENTS:
@@ -63,7 +64,7 @@ def of_lengths(port: ManagerPort, chosen: Choices, bars: Bars) -> Report:
     for block_size in chosen.block_sizes:
         survivors = Survivors(chosen.turnover, chosen.seed) if chosen.beams > 1 else None
         watching = bars.watching(f"paged, block {block_size}", len(requests))
-        runs.append(run_paged(port, requests, chosen.setting(block_size, window), survivors, watching))
+        runs.append(run_paged(port, requests, chosen.setting(gib, block_size, window), survivors, watching))
     head = Text(
         f"{chosen.count:,} {chosen.lengths.name}-like requests, {setting.slots:,} tokens of memory, "
         f"{chosen.shape.name} on {chosen.device.name}"
@@ -93,15 +94,18 @@ def _hits(port: ManagerPort, prompts: list[Prompt], chosen: Choices, bars: Bars)
 
 
 def _hours(port: ManagerPort, requests: list[Request], chosen: Choices, bars: Bars) -> Report:
-    setting = chosen.setting(chosen.block_sizes[0], Window())
-    hours = serve_trace(port, requests, setting, chosen.speeds, bars)
+    settings = [chosen.setting(gib, chosen.block_sizes[0], Window()) for gib in chosen.memories]
+    hours = serve_trace(port, requests, settings, chosen.speeds, bars)
     rows = [
-        {"speed": hour.speed, **_row(hour.measured), "moments": [asdict(each) for each in hour.timeline.moments]}
+        {
+            "speed": hour.speed,
+            "slots": hour.slots,
+            **_row(hour.measured),
+            "moments": [asdict(each) for each in hour.timeline.moments],
+        }
         for hour in hours
     ]
-    head = Text(
-        f"{len(requests):,} requests, {setting.slots:,} tokens of memory, {chosen.shape.name} on {chosen.device.name}"
-    )
+    head = Text(f"{len(requests):,} requests, {chosen.shape.name} on {chosen.device.name}")
     return Report(rows, Group(head, tables.hours(hours)), lambda path: plots.draw_hours(hours, path))
 
 

@@ -1,7 +1,6 @@
 """The tables that ``octavo simulate`` prints."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from rich.console import Group, RenderableType
@@ -69,11 +68,12 @@ def curve(found: Curve) -> RenderableType:
 
 
 def hours(served: Sequence[Hour]) -> RenderableType:
-    """How each run went, a row for each stretch of time, and all of them in short."""
+    """How each run of the manager's went, a row for each stretch of time, and then all runs in short."""
     parts: list[RenderableType] = []
-    for hour in served:
+    for case, runs in groupby(served, key=lambda hour: hour.case):
+        hour, *others = runs
         table = _table("minute", *SHARES, "batch", "queued", "preempted")
-        table.title = hour.name
+        table.title = f"{hour.measured.name}, {case}"
         for moment in hour.timeline.moments:
             shares = moment.shares
             held = (shares.tokens, shares.reserved, shares.internal, shares.external)
@@ -84,14 +84,15 @@ def hours(served: Sequence[Hour]) -> RenderableType:
                 f"{moment.queued:.1f}",
                 str(moment.preempted),
             )
-        parts.append(table)
-    whole = [replace(hour.measured, name=hour.name) for hour in served]
-    return Group(*parts, comparison(whole))
+        short = comparison([hour.measured, *(other.measured for other in others)])
+        short.title = case
+        parts += [table, short]
+    return Group(*parts)
 
 
 def _table(first: str, *others: str) -> Table:
     table = Table(box=None, pad_edge=False, title_justify="left")
-    table.add_column(first)
+    table.add_column(first, no_wrap=True)
     for name in others:
         table.add_column(name, justify="right")
     return table
