@@ -186,7 +186,9 @@ def test_no_page_is_served_without_a_key_but_health(gateway: Any) -> None:
     origin = {"origin": "https://page.test"}
     asks = b"host: t\r\norigin: https://page.test\r\naccess-control-request-method: GET\r\n"
     assert http.send(b"OPTIONS /v1/models HTTP/1.1\r\n" + asks + b"\r\n").status == 200
-    assert http.get("/v1/models", **origin).headers["access-control-allow-origin"] == "https://page.test"
+    refused = http.get("/v1/models", **origin)
+    assert refused.headers["access-control-allow-origin"] == "https://page.test"
+    assert "retry-after" in refused.headers["access-control-expose-headers"]
 
 
 def test_only_an_operator_sees_the_metrics_of_all(gateway: Any) -> None:
@@ -200,6 +202,17 @@ def test_root_and_priority_of_the_tenant_reach_the_worker(gateway: Any, toy: Any
         list(open_stream(gateway, name, max_tokens=1, priority=given))
         seen = toy.wait_event("request")
         assert (seen["tenant"], seen["priority"]) == (f"tenant/{name}", sent)
+
+
+def test_calls_side_by_side_keep_their_tenants(gateway: Any, toy: Any) -> None:
+    # A prompt of 101 tokens or more is of plain when its length is odd, of boss when it is even.
+    lengths = range(101, 125)
+    streams = [open_stream(gateway, ("boss", "plain")[n % 2], prompt="x" * n, max_tokens=2) for n in lengths]
+    for stream in streams:
+        assert len(list(stream)) == 2
+    for _ in lengths:
+        seen = toy.wait_for(lambda event: event.get("event") == "request" and event["prompt_tokens"] > 100)
+        assert seen["tenant"] == f"tenant/{('boss', 'plain')[seen['prompt_tokens'] % 2]}"
 
 
 def test_requests_beyond_the_rate_hear_when_to_come_again(gateway: Any) -> None:
@@ -287,9 +300,10 @@ def test_a_flood_does_not_hold_up_a_light_tenant(gateway: Any, toy: Any) -> None
 
 
 def test_who_leaves_the_queue_leaves_no_trace(gateway: Any, toy: Any) -> None:
+    """B45: by a cancel, a closed connection or a deadline, a request that waits never reaches the worker."""
     with Full(gateway, toy):
         stream = open_stream(gateway, "boss", prompt="leaves")
-        late = open_stream(gateway, "boss", prompt="late", timeout=0.5)
+        late = open_stream(gateway, "boss", prompt="too late", timeout=0.5)
         body = {"prompt": "over http", "max_tokens": 1}
         connection = gateway.http.open(COMPLETIONS, body, authorization=f"Bearer {KEYS['boss']}")
         _until(lambda: metric(gateway, "octavo_gateway_tenant_waiting_requests", "boss") >= 2)
@@ -299,16 +313,12 @@ def test_who_leaves_the_queue_leaves_no_trace(gateway: Any, toy: Any) -> None:
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         _until(lambda: metric(gateway, "octavo_gateway_tenant_running_calls", "boss") == 0)
         assert metric(gateway, "octavo_gateway_tenant_waiting_requests", "boss") == 0
-    # Both places are free again, and none of the three ever got to the worker.
-    pair = [open_stream(gateway, "boss", prompt="pair") for _ in range(2)]
-    for one in pair:
-        next(one)
+    # The place is free again, and none of the three ever got to the worker: prompts are known by their lengths.
+    list(open_stream(gateway, "boss", prompt="the last of them", max_tokens=1))
     lengths = [toy.wait_event("request")["prompt_tokens"]]
-    while lengths[-1] != len("pair"):
+    while lengths[-1] != len("the last of them"):
         lengths.append(toy.wait_event("request")["prompt_tokens"])
-    assert not {len("leaves"), len("over http")} & set(lengths)
-    for one in pair:
-        one.cancel()
+    assert not {len("leaves"), len("too late"), len("over http")} & set(lengths)
 
 
 def test_a_full_queue_is_refused_and_says_when(gateway: Any, toy: Any) -> None:
