@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import grpc
 import pytest
 from processes import ServiceProcess
 
@@ -82,6 +83,8 @@ def test_a_follower_finds_the_pool_of_a_manager_that_was_started_again() -> None
                 with ServiceProcess("kv_manager", "--listen", address, *flags) as another:
                     another.wait_ready()
                     with open_channel(address) as fresh:
+                        # It shares its connection with the one that was refused, which is tried again a little later.
+                        grpc.channel_ready_future(fresh).result(SECONDS)
                         pool = TourPool(RemoteManager(kv_manager_pb2_grpc.KvManagerServiceStub(fresh)))  # type: ignore[arg-type]
                         for play in SCENES[:6]:
                             play(pool)
