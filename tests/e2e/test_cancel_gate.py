@@ -36,6 +36,7 @@ PROMPT, OUTPUT, BRIEF, ENDLESS = 160, 24, 4, 7_000
 FREE_SECONDS = 1.0
 # The machines of CI have neighbours.
 CI_FREE_SECONDS = 2.0
+STARVED_SECONDS = 30.0
 STEPS = 2
 # On its way through two processes of a busy machine the news may take so long, in which steps go on.
 NEWS_SECONDS = 0.1
@@ -123,12 +124,15 @@ class Gate:
             assert time.monotonic() < deadline, stats
 
     def whole(self, left_at: float, before: worker_pb2.GetStatsResponse | None = None) -> worker_pb2.GetStatsResponse:
-        """Wait until only the others have anything, here and at the manager; fail after ``free_seconds``.
+        """Wait until only the others have anything, here and at the manager.
+
+        Fails after ``free_seconds``, or ``STEPS`` steps where a starved machine takes longer for those.
 
         Args:
             left_at: when the time began.
             before: from before the request, whose end is waited for; unless no worker was ever asked.
         """
+        steps = self.stats().steps
         while True:
             stats = self.stats()
             pool = self.manager.InspectPool(inspect_pb2.InspectPoolRequest(pool="default"), timeout=5)
@@ -137,9 +141,11 @@ class Gate:
             whole = not stats.waiting_requests and stats.running_requests == self.others == len(pool.sequences) and free
             if whole and (before is None or any(ends(before, stats).values())):
                 return stats
-            if time.monotonic() - left_at > self.free_seconds:
-                assert whole, (stats, pool)
+            seconds = time.monotonic() - left_at
+            if whole and seconds > self.free_seconds:
                 return stats
+            assert seconds <= self.free_seconds or stats.steps - steps <= STEPS, (stats, pool)
+            assert seconds < STARVED_SECONDS, (stats, pool)
 
     def client(self, aim: str, way: str) -> LeavingClient:
         """A client that leaves in the phase aimed at; by itself, unless that is queue or prefill."""
