@@ -128,6 +128,11 @@ def test_a_tenant_never_uses_more_blocks_than_its_hard_limit(stack: Stack) -> No
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+def schema(content: object) -> dict[str, object]:
+    """A response_format that wants JSON of a schema."""
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": content}}
+
+
 def ask(stack: Stack, method: str, request: Any, key: str) -> None:
     answer = getattr(stub(stack), method)(request, timeout=120, metadata=[("x-api-key", key)])
     if method in ("Generate", "Chat"):
@@ -141,12 +146,18 @@ def refused(stack: Stack, method: str, request: Any, key: str = KEYS["alice"]) -
 
 
 def test_no_log_of_any_service_holds_text_ids_or_keys(stack: Stack, demo_model: Path) -> None:
-    """At debug level, after requests that succeed and requests that fail in every way that may quote them."""
+    """At debug level, after requests that succeed and requests that fail in every way that may quote them.
+
+    The last test of the file: it ends the processes, to have read all that they will ever write.
+    """
     text = f"Tell me about {MARKER} and {MARKER}"
     assert usage(stack, "alice", text).completion_tokens == 2
     message = {"role": "user", "content": text}
     assert post(stack, "/v1/chat/completions", {"messages": [message], "max_tokens": 2}, KEYS["alice"]) == 200
     assert post(stack, "/v1/completions", {"prompt": text, "stop": [MARKER], "max_tokens": 2}, KEYS["alice"]) == 200
+    shape = schema({"type": "object", "properties": {MARKER: {"enum": [MARKER]}}, "required": [MARKER]})
+    shaped = {"messages": [message], "response_format": shape, "max_tokens": 2}
+    assert post(stack, "/v1/chat/completions", shaped, KEYS["alice"]) == 200
 
     options = gateway_pb2.GenerateOptions
     invalid, generate, chat = grpc.StatusCode.INVALID_ARGUMENT, gateway_pb2.GenerateRequest, gateway_pb2.ChatRequest
@@ -176,6 +187,9 @@ def test_no_log_of_any_service_holds_text_ids_or_keys(stack: Stack, demo_model: 
         ("/v1/chat/completions", {"messages": [{**message, "role": "tool"}]}, 400),
         ("/v1/chat/completions", {"messages": [{**message, "content": [{"type": MARKER}]}]}, 400),
         ("/v1/chat/completions", {"messages": MARKER}, 400),
+        ("/v1/chat/completions", {"messages": [message], "response_format": {"type": MARKER}}, 400),
+        ("/v1/chat/completions", {"messages": [message], "response_format": schema({"type": MARKER})}, 400),
+        ("/v1/chat/completions", {"messages": [message], "tools": [{"type": "function", "function": MARKER}]}, 400),
         ("/v1/chat/completions", [MARKER], 400),
         (f"/v1/{MARKER}", {}, 404),
     ]
