@@ -136,7 +136,7 @@ REQUESTS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(
     requests=REQUESTS,
-    slots=st.integers(8, 120),
+    slots=st.integers(9, 120),  # the command refuses a memory that holds no block
     block_size=st.integers(1, 9),
     budget=st.integers(1, 40),
     width=st.integers(1, 4),

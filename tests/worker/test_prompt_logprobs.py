@@ -26,8 +26,9 @@ class Bigrams:
 
     def forward(self, token_ids: Tensor, positions: Tensor, slots: Tensor, *rest: Any) -> Tensor:
         logits_at = rest[-1]
-        self.most_logits = max(self.most_logits, len(logits_at))
-        return self.table[token_ids[logits_at]]
+        wanted = token_ids if logits_at is None else token_ids[logits_at]
+        self.most_logits = max(self.most_logits, len(wanted))
+        return self.table[wanted]
 
 
 def sequence(top: int | None, seq: int = 1) -> Sequence:
