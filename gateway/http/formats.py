@@ -28,7 +28,7 @@ def format_of(fields: Mapping[str, Any]) -> Format | None:
     Raises:
         InvalidRequest: a field of another shape, or two of them.
     """
-    given = [name for name in FIELDS if name in fields]
+    given = [name for name in _READERS if name in fields]  # in their order, so that the same one is named each time
     if len(given) > 1:
         raise InvalidRequest({given[1]: f"found beside {given[0]}, one constraint is enough"})
     if not given:
