@@ -96,6 +96,8 @@ def replay(records: Iterator[record_pb2.Record], target: Target) -> Iterator[Pla
     epochs: dict[str, int] = {}
     for record in records:
         kind = record.WhichOneof("entry") or ""
+        if kind in ("watched", "looked"):
+            raise ValueError("it holds what was watched and asks for nothing: `octavo replay` checks it")
         entry: Any = getattr(record, kind)
         if kind == "attach":
             pool = entry.parts[0].pool.pool

@@ -127,6 +127,8 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
                 if watch.ended:
                     return
                 await changed.wait()
+                if request.batch_ms:  # what happens meanwhile comes with it
+                    await asyncio.sleep(request.batch_ms / 1000)
         finally:
             watch.close()
 

@@ -39,10 +39,12 @@ class Interest:
 
     Attributes:
         token_ids: whether to tell the ids of stored blocks, as far as the operator allowed it.
+        batched: whether several events may come in one message.
     """
 
     kinds: frozenset[int]
     token_ids: bool = False
+    batched: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -23,6 +23,7 @@ from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2, lo
 from service.channels import MAX_MESSAGE_BYTES
 
 VERSION = "0.1.0"
+MAX_BATCH_MS = 10_000
 
 
 @dataclass(slots=True, eq=False)
@@ -228,6 +229,8 @@ class Manager:
         kinds = frozenset(request.kinds) or frozenset((watch_pb2.EVENT_KIND_CACHE,))
         if not kinds <= frozenset(KINDS):
             raise bad_item("kinds", "UNSPECIFIED", f"must be cache, blocks, tables or sequences, not {sorted(kinds)}")
+        if request.batch_ms > MAX_BATCH_MS:
+            raise bad_item("batch_ms", "OUT_OF_RANGE", f"is {request.batch_ms}, must be at most {MAX_BATCH_MS}")
         known = (
             request.HasField("after")
             and request.after.manager_id == self.manager_id
@@ -237,7 +240,7 @@ class Manager:
         journal = pool.watch()
         if self.watch_token_ids and journal.ids is None:
             journal.ids = BlockIds(pool)
-        interest = Interest(kinds, request.include_token_ids)
+        interest = Interest(kinds, request.include_token_ids, request.batch_ms > 0)
         return Watch(pool, interest, request.after.sequence if known else None, notify)
 
     # --- operators

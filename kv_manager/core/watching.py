@@ -14,6 +14,9 @@ from octavo.kv.v1 import watch_pb2
 if TYPE_CHECKING:
     from kv_manager.core.pool import Pool
 
+BATCH_BYTES = 1 << 20
+"""A batch ends with the event that makes it so large."""
+
 
 class Before(NamedTuple):
     """Who lived before a step, and who of them was parked."""
@@ -132,13 +135,13 @@ class Watch:
         """What happened since, or the state now for one who cannot be told step by step."""
         journal, watcher = self._journal, self._watcher
         if not journal.lost(watcher):
-            yield from journal.next_events(watcher)
+            yield from self._unheard()
         elif journal.dropped is None:
             journal.begin(watcher)
             yield from snapshot(self._pool, watcher.interest.kinds, watcher.sequence)
         if journal.dropped is not None and not self.ended:
             if not journal.lost(watcher):  # what happened while the rest was told
-                yield from journal.next_events(watcher)
+                yield from self._unheard()
             self.ended = True
             gone = watch_pb2.PoolDropped(reason=journal.dropped)
             header, sequence = self._pool.header(), watcher.sequence + 1
@@ -147,3 +150,31 @@ class Watch:
     def close(self) -> None:
         """Watch no longer."""
         self._journal.close(self._watcher)
+
+    def _unheard(self) -> Iterator[watch_pb2.WatchResponse]:
+        """The events since the last poll, by themselves or in batches."""
+        events = self._journal.next_events(self._watcher)
+        return _batches(events) if self._watcher.interest.batched else events
+
+
+def _batches(events: Iterator[watch_pb2.WatchResponse]) -> Iterator[watch_pb2.WatchResponse]:
+    """Events in as few messages as their size allows; one that would be alone comes as it is."""
+    batch: list[watch_pb2.WatchResponse] = []
+    size = 0
+    for event in events:
+        batch.append(event)
+        size += event.ByteSize()
+        if size >= BATCH_BYTES:
+            yield _batch(batch)
+            batch, size = [], 0
+    if batch:
+        yield _batch(batch)
+
+
+def _batch(events: list[watch_pb2.WatchResponse]) -> watch_pb2.WatchResponse:
+    last = events[-1]
+    if len(events) == 1:
+        return last
+    return watch_pb2.WatchResponse(
+        header=last.header, sequence=last.sequence, batch=watch_pb2.WatchBatch(events=events)
+    )

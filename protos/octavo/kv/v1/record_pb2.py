@@ -23,31 +23,37 @@ _sym_db = _symbol_database.Default()
 
 
 from octavo.kv.v1 import attach_pb2 as octavo_dot_kv_dot_v1_dot_attach__pb2
+from octavo.kv.v1 import inspect_pb2 as octavo_dot_kv_dot_v1_dot_inspect__pb2
 from octavo.kv.v1 import kv_manager_pb2 as octavo_dot_kv_dot_v1_dot_kv__manager__pb2
 from octavo.kv.v1 import steps_pb2 as octavo_dot_kv_dot_v1_dot_steps__pb2
+from octavo.kv.v1 import watch_pb2 as octavo_dot_kv_dot_v1_dot_watch__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19octavo/kv/v1/record.proto\x12\x0coctavo.kv.v1\x1a\x19octavo/kv/v1/attach.proto\x1a\x1doctavo/kv/v1/kv_manager.proto\x1a\x18octavo/kv/v1/steps.proto\"\xd3\x02\n\x06Record\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.octavo.kv.v1.RecordHeaderH\x00\x12.\n\x06\x61ttach\x18\x02 \x01(\x0b\x32\x1c.octavo.kv.v1.RecordedAttachH\x00\x12*\n\x04step\x18\x03 \x01(\x0b\x32\x1a.octavo.kv.v1.RecordedStepH\x00\x12.\n\x06\x64\x65tach\x18\x04 \x01(\x0b\x32\x1c.octavo.kv.v1.RecordedDetachH\x00\x12,\n\x05reset\x18\x05 \x01(\x0b\x32\x1b.octavo.kv.v1.RecordedResetH\x00\x12,\n\x05\x64rain\x18\x06 \x01(\x0b\x32\x1b.octavo.kv.v1.RecordedDrainH\x00\x12*\n\x06\x65xpiry\x18\x07 \x01(\x0b\x32\x18.octavo.kv.v1.PoolExpiryH\x00\x42\x07\n\x05\x65ntry\"K\n\x0cRecordHeader\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x12\n\nmanager_id\x18\x02 \x01(\t\x12\x0f\n\x07program\x18\x03 \x01(\t\"l\n\x0eRecordedAttach\x12*\n\x05parts\x18\x01 \x03(\x0b\x32\x1b.octavo.kv.v1.AttachRequest\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1c.octavo.kv.v1.AttachResponse\"h\n\x0cRecordedStep\x12*\n\x07request\x18\x01 \x01(\x0b\x32\x19.octavo.kv.v1.StepRequest\x12,\n\x08response\x18\x02 \x01(\x0b\x32\x1a.octavo.kv.v1.StepResponse\"n\n\x0eRecordedDetach\x12,\n\x07request\x18\x01 \x01(\x0b\x32\x1b.octavo.kv.v1.DetachRequest\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1c.octavo.kv.v1.DetachResponse\"\x81\x01\n\rRecordedReset\x12\x36\n\x07request\x18\x01 \x01(\x0b\x32%.octavo.kv.v1.ResetPrefixCacheRequest\x12\x38\n\x08response\x18\x02 \x01(\x0b\x32&.octavo.kv.v1.ResetPrefixCacheResponse\"k\n\rRecordedDrain\x12+\n\x07request\x18\x01 \x01(\x0b\x32\x1a.octavo.kv.v1.DrainRequest\x12-\n\x08response\x18\x02 \x01(\x0b\x32\x1b.octavo.kv.v1.DrainResponse\")\n\nPoolExpiry\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19octavo/kv/v1/record.proto\x12\x0coctavo.kv.v1\x1a\x19octavo/kv/v1/attach.proto\x1a\x1aoctavo/kv/v1/inspect.proto\x1a\x1doctavo/kv/v1/kv_manager.proto\x1a\x18octavo/kv/v1/steps.proto\x1a\x18octavo/kv/v1/watch.proto\"\xb1\x03\n\x06Record\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1a.octavo.kv.v1.RecordHeaderH\x00\x12.\n\x06\x61ttach\x18\x02 \x01(\x0b\x32\x1c.octavo.kv.v1.RecordedAttachH\x00\x12*\n\x04step\x18\x03 \x01(\x0b\x32\x1a.octavo.kv.v1.RecordedStepH\x00\x12.\n\x06\x64\x65tach\x18\x04 \x01(\x0b\x32\x1c.octavo.kv.v1.RecordedDetachH\x00\x12,\n\x05reset\x18\x05 \x01(\x0b\x32\x1b.octavo.kv.v1.RecordedResetH\x00\x12,\n\x05\x64rain\x18\x06 \x01(\x0b\x32\x1b.octavo.kv.v1.RecordedDrainH\x00\x12*\n\x06\x65xpiry\x18\x07 \x01(\x0b\x32\x18.octavo.kv.v1.PoolExpiryH\x00\x12.\n\x07watched\x18\x08 \x01(\x0b\x32\x1b.octavo.kv.v1.RecordedWatchH\x00\x12,\n\x06looked\x18\t \x01(\x0b\x32\x1a.octavo.kv.v1.RecordedLookH\x00\x42\x07\n\x05\x65ntry\"K\n\x0cRecordHeader\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x12\n\nmanager_id\x18\x02 \x01(\t\x12\x0f\n\x07program\x18\x03 \x01(\t\"l\n\x0eRecordedAttach\x12*\n\x05parts\x18\x01 \x03(\x0b\x32\x1b.octavo.kv.v1.AttachRequest\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1c.octavo.kv.v1.AttachResponse\"h\n\x0cRecordedStep\x12*\n\x07request\x18\x01 \x01(\x0b\x32\x19.octavo.kv.v1.StepRequest\x12,\n\x08response\x18\x02 \x01(\x0b\x32\x1a.octavo.kv.v1.StepResponse\"n\n\x0eRecordedDetach\x12,\n\x07request\x18\x01 \x01(\x0b\x32\x1b.octavo.kv.v1.DetachRequest\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1c.octavo.kv.v1.DetachResponse\"\x81\x01\n\rRecordedReset\x12\x36\n\x07request\x18\x01 \x01(\x0b\x32%.octavo.kv.v1.ResetPrefixCacheRequest\x12\x38\n\x08response\x18\x02 \x01(\x0b\x32&.octavo.kv.v1.ResetPrefixCacheResponse\"k\n\rRecordedDrain\x12+\n\x07request\x18\x01 \x01(\x0b\x32\x1a.octavo.kv.v1.DrainRequest\x12-\n\x08response\x18\x02 \x01(\x0b\x32\x1b.octavo.kv.v1.DrainResponse\")\n\nPoolExpiry\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"M\n\rRecordedWatch\x12\r\n\x05\x61t_ms\x18\x01 \x01(\x04\x12-\n\x08response\x18\x02 \x01(\x0b\x32\x1b.octavo.kv.v1.WatchResponse\"R\n\x0cRecordedLook\x12\r\n\x05\x61t_ms\x18\x01 \x01(\x04\x12\x33\n\x08response\x18\x02 \x01(\x0b\x32!.octavo.kv.v1.InspectPoolResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'octavo.kv.v1.record_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RECORD']._serialized_start=128
-  _globals['_RECORD']._serialized_end=467
-  _globals['_RECORDHEADER']._serialized_start=469
-  _globals['_RECORDHEADER']._serialized_end=544
-  _globals['_RECORDEDATTACH']._serialized_start=546
-  _globals['_RECORDEDATTACH']._serialized_end=654
-  _globals['_RECORDEDSTEP']._serialized_start=656
-  _globals['_RECORDEDSTEP']._serialized_end=760
-  _globals['_RECORDEDDETACH']._serialized_start=762
-  _globals['_RECORDEDDETACH']._serialized_end=872
-  _globals['_RECORDEDRESET']._serialized_start=875
-  _globals['_RECORDEDRESET']._serialized_end=1004
-  _globals['_RECORDEDDRAIN']._serialized_start=1006
-  _globals['_RECORDEDDRAIN']._serialized_end=1113
-  _globals['_POOLEXPIRY']._serialized_start=1115
-  _globals['_POOLEXPIRY']._serialized_end=1156
+  _globals['_RECORD']._serialized_start=182
+  _globals['_RECORD']._serialized_end=615
+  _globals['_RECORDHEADER']._serialized_start=617
+  _globals['_RECORDHEADER']._serialized_end=692
+  _globals['_RECORDEDATTACH']._serialized_start=694
+  _globals['_RECORDEDATTACH']._serialized_end=802
+  _globals['_RECORDEDSTEP']._serialized_start=804
+  _globals['_RECORDEDSTEP']._serialized_end=908
+  _globals['_RECORDEDDETACH']._serialized_start=910
+  _globals['_RECORDEDDETACH']._serialized_end=1020
+  _globals['_RECORDEDRESET']._serialized_start=1023
+  _globals['_RECORDEDRESET']._serialized_end=1152
+  _globals['_RECORDEDDRAIN']._serialized_start=1154
+  _globals['_RECORDEDDRAIN']._serialized_end=1261
+  _globals['_POOLEXPIRY']._serialized_start=1263
+  _globals['_POOLEXPIRY']._serialized_end=1304
+  _globals['_RECORDEDWATCH']._serialized_start=1306
+  _globals['_RECORDEDWATCH']._serialized_end=1383
+  _globals['_RECORDEDLOOK']._serialized_start=1385
+  _globals['_RECORDEDLOOK']._serialized_end=1467
 # @@protoc_insertion_point(module_scope)

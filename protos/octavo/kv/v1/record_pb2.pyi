@@ -1,6 +1,8 @@
 from octavo.kv.v1 import attach_pb2 as _attach_pb2
+from octavo.kv.v1 import inspect_pb2 as _inspect_pb2
 from octavo.kv.v1 import kv_manager_pb2 as _kv_manager_pb2
 from octavo.kv.v1 import steps_pb2 as _steps_pb2
+from octavo.kv.v1 import watch_pb2 as _watch_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -10,7 +12,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Record(_message.Message):
-    __slots__ = ("header", "attach", "step", "detach", "reset", "drain", "expiry")
+    __slots__ = ("header", "attach", "step", "detach", "reset", "drain", "expiry", "watched", "looked")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +20,8 @@ class Record(_message.Message):
     RESET_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     EXPIRY_FIELD_NUMBER: _ClassVar[int]
+    WATCHED_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_FIELD_NUMBER: _ClassVar[int]
     header: RecordHeader
     attach: RecordedAttach
     step: RecordedStep
@@ -25,7 +29,9 @@ class Record(_message.Message):
     reset: RecordedReset
     drain: RecordedDrain
     expiry: PoolExpiry
-    def __init__(self, header: _Optional[_Union[RecordHeader, _Mapping]] = ..., attach: _Optional[_Union[RecordedAttach, _Mapping]] = ..., step: _Optional[_Union[RecordedStep, _Mapping]] = ..., detach: _Optional[_Union[RecordedDetach, _Mapping]] = ..., reset: _Optional[_Union[RecordedReset, _Mapping]] = ..., drain: _Optional[_Union[RecordedDrain, _Mapping]] = ..., expiry: _Optional[_Union[PoolExpiry, _Mapping]] = ...) -> None: ...
+    watched: RecordedWatch
+    looked: RecordedLook
+    def __init__(self, header: _Optional[_Union[RecordHeader, _Mapping]] = ..., attach: _Optional[_Union[RecordedAttach, _Mapping]] = ..., step: _Optional[_Union[RecordedStep, _Mapping]] = ..., detach: _Optional[_Union[RecordedDetach, _Mapping]] = ..., reset: _Optional[_Union[RecordedReset, _Mapping]] = ..., drain: _Optional[_Union[RecordedDrain, _Mapping]] = ..., expiry: _Optional[_Union[PoolExpiry, _Mapping]] = ..., watched: _Optional[_Union[RecordedWatch, _Mapping]] = ..., looked: _Optional[_Union[RecordedLook, _Mapping]] = ...) -> None: ...
 
 class RecordHeader(_message.Message):
     __slots__ = ("format_version", "manager_id", "program")
@@ -84,3 +90,19 @@ class PoolExpiry(_message.Message):
     pool: str
     epoch: int
     def __init__(self, pool: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class RecordedWatch(_message.Message):
+    __slots__ = ("at_ms", "response")
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    at_ms: int
+    response: _watch_pb2.WatchResponse
+    def __init__(self, at_ms: _Optional[int] = ..., response: _Optional[_Union[_watch_pb2.WatchResponse, _Mapping]] = ...) -> None: ...
+
+class RecordedLook(_message.Message):
+    __slots__ = ("at_ms", "response")
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    at_ms: int
+    response: _inspect_pb2.InspectPoolResponse
+    def __init__(self, at_ms: _Optional[int] = ..., response: _Optional[_Union[_inspect_pb2.InspectPoolResponse, _Mapping]] = ...) -> None: ...

@@ -27,37 +27,39 @@ from octavo.kv.v1 import inspect_pb2 as octavo_dot_kv_dot_v1_dot_inspect__pb2
 from octavo.kv.v1 import steps_pb2 as octavo_dot_kv_dot_v1_dot_steps__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18octavo/kv/v1/watch.proto\x12\x0coctavo.kv.v1\x1a\x19octavo/kv/v1/common.proto\x1a\x1aoctavo/kv/v1/inspect.proto\x1a\x18octavo/kv/v1/steps.proto\"\x9a\x01\n\x0cWatchRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12&\n\x05kinds\x18\x02 \x03(\x0e\x32\x17.octavo.kv.v1.EventKind\x12/\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x1b.octavo.kv.v1.WatchPositionH\x00\x88\x01\x01\x12\x19\n\x11include_token_ids\x18\x04 \x01(\x08\x42\x08\n\x06_after\"l\n\rWatchPosition\x12\x12\n\nmanager_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12&\n\x05kinds\x18\x04 \x03(\x0e\x32\x17.octavo.kv.v1.EventKind\"\xd9\x03\n\rWatchResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.octavo.kv.v1.ResponseHeader\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12*\n\x08snapshot\x18\x03 \x01(\x0b\x32\x16.octavo.kv.v1.SnapshotH\x00\x12-\n\x06stored\x18\x04 \x01(\x0b\x32\x1b.octavo.kv.v1.DigestsStoredH\x00\x12/\n\x07removed\x18\x05 \x01(\x0b\x32\x1c.octavo.kv.v1.DigestsRemovedH\x00\x12-\n\x07\x63leared\x18\x06 \x01(\x0b\x32\x1a.octavo.kv.v1.CacheClearedH\x00\x12-\n\x06\x62locks\x18\x07 \x01(\x0b\x32\x1b.octavo.kv.v1.BlocksChangedH\x00\x12+\n\x05table\x18\x08 \x01(\x0b\x32\x1a.octavo.kv.v1.TableChangedH\x00\x12\x35\n\x0esequence_event\x18\t \x01(\x0b\x32\x1b.octavo.kv.v1.SequenceEventH\x00\x12\x31\n\x0cpool_dropped\x18\n \x01(\x0b\x32\x19.octavo.kv.v1.PoolDroppedH\x00\x42\x07\n\x05\x65vent\"\x84\x01\n\x08Snapshot\x12\x0f\n\x07\x64igests\x18\x01 \x03(\x0c\x12\'\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x17.octavo.kv.v1.BlockInfo\x12\x30\n\tsequences\x18\x03 \x03(\x0b\x32\x1d.octavo.kv.v1.SequenceSummary\x12\x0c\n\x04last\x18\x04 \x01(\x08\"C\n\rDigestsStored\x12\x0e\n\x06parent\x18\x01 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x02 \x03(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\"!\n\x0e\x44igestsRemoved\x12\x0f\n\x07\x64igests\x18\x01 \x03(\x0c\"\x0e\n\x0c\x43\x61\x63heCleared\"8\n\rBlocksChanged\x12\'\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x17.octavo.kv.v1.BlockInfo\"@\n\x0cTableChanged\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0e\n\x06\x62locks\x18\x03 \x03(\r\"\xb1\x01\n\rSequenceEvent\x12.\n\x07summary\x18\x01 \x01(\x0b\x32\x1d.octavo.kv.v1.SequenceSummary\x12-\n\x04type\x18\x02 \x01(\x0e\x32\x1f.octavo.kv.v1.SequenceEventType\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12*\n\tpreempted\x18\x04 \x01(\x0b\x32\x17.octavo.kv.v1.Preempted\"\x1d\n\x0bPoolDropped\x12\x0e\n\x06reason\x18\x01 \x01(\t*\x85\x01\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45VENT_KIND_CACHE\x10\x01\x12\x15\n\x11\x45VENT_KIND_BLOCKS\x10\x02\x12\x15\n\x11\x45VENT_KIND_TABLES\x10\x03\x12\x18\n\x14\x45VENT_KIND_SEQUENCES\x10\x04*\xa6\x02\n\x11SequenceEventType\x12#\n\x1fSEQUENCE_EVENT_TYPE_UNSPECIFIED\x10\x00\x12 \n\x1cSEQUENCE_EVENT_TYPE_ADMITTED\x10\x01\x12\"\n\x1eSEQUENCE_EVENT_TYPE_READMITTED\x10\x02\x12\x1e\n\x1aSEQUENCE_EVENT_TYPE_FORKED\x10\x03\x12!\n\x1dSEQUENCE_EVENT_TYPE_PREEMPTED\x10\x04\x12\x1f\n\x1bSEQUENCE_EVENT_TYPE_RESUMED\x10\x05\x12 \n\x1cSEQUENCE_EVENT_TYPE_RELEASED\x10\x06\x12 \n\x1cSEQUENCE_EVENT_TYPE_REJECTED\x10\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18octavo/kv/v1/watch.proto\x12\x0coctavo.kv.v1\x1a\x19octavo/kv/v1/common.proto\x1a\x1aoctavo/kv/v1/inspect.proto\x1a\x18octavo/kv/v1/steps.proto\"\xac\x01\n\x0cWatchRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12&\n\x05kinds\x18\x02 \x03(\x0e\x32\x17.octavo.kv.v1.EventKind\x12/\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32\x1b.octavo.kv.v1.WatchPositionH\x00\x88\x01\x01\x12\x19\n\x11include_token_ids\x18\x04 \x01(\x08\x12\x10\n\x08\x62\x61tch_ms\x18\x05 \x01(\rB\x08\n\x06_after\"l\n\rWatchPosition\x12\x12\n\nmanager_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12&\n\x05kinds\x18\x04 \x03(\x0e\x32\x17.octavo.kv.v1.EventKind\"\x84\x04\n\rWatchResponse\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.octavo.kv.v1.ResponseHeader\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12*\n\x08snapshot\x18\x03 \x01(\x0b\x32\x16.octavo.kv.v1.SnapshotH\x00\x12-\n\x06stored\x18\x04 \x01(\x0b\x32\x1b.octavo.kv.v1.DigestsStoredH\x00\x12/\n\x07removed\x18\x05 \x01(\x0b\x32\x1c.octavo.kv.v1.DigestsRemovedH\x00\x12-\n\x07\x63leared\x18\x06 \x01(\x0b\x32\x1a.octavo.kv.v1.CacheClearedH\x00\x12-\n\x06\x62locks\x18\x07 \x01(\x0b\x32\x1b.octavo.kv.v1.BlocksChangedH\x00\x12+\n\x05table\x18\x08 \x01(\x0b\x32\x1a.octavo.kv.v1.TableChangedH\x00\x12\x35\n\x0esequence_event\x18\t \x01(\x0b\x32\x1b.octavo.kv.v1.SequenceEventH\x00\x12\x31\n\x0cpool_dropped\x18\n \x01(\x0b\x32\x19.octavo.kv.v1.PoolDroppedH\x00\x12)\n\x05\x62\x61tch\x18\x0b \x01(\x0b\x32\x18.octavo.kv.v1.WatchBatchH\x00\x42\x07\n\x05\x65vent\"9\n\nWatchBatch\x12+\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1b.octavo.kv.v1.WatchResponse\"\x84\x01\n\x08Snapshot\x12\x0f\n\x07\x64igests\x18\x01 \x03(\x0c\x12\'\n\x06\x62locks\x18\x02 \x03(\x0b\x32\x17.octavo.kv.v1.BlockInfo\x12\x30\n\tsequences\x18\x03 \x03(\x0b\x32\x1d.octavo.kv.v1.SequenceSummary\x12\x0c\n\x04last\x18\x04 \x01(\x08\"C\n\rDigestsStored\x12\x0e\n\x06parent\x18\x01 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x02 \x03(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\"!\n\x0e\x44igestsRemoved\x12\x0f\n\x07\x64igests\x18\x01 \x03(\x0c\"\x0e\n\x0c\x43\x61\x63heCleared\"8\n\rBlocksChanged\x12\'\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x17.octavo.kv.v1.BlockInfo\"@\n\x0cTableChanged\x12\x0b\n\x03seq\x18\x01 \x01(\x04\x12\x13\n\x0b\x66irst_index\x18\x02 \x01(\r\x12\x0e\n\x06\x62locks\x18\x03 \x03(\r\"\xb1\x01\n\rSequenceEvent\x12.\n\x07summary\x18\x01 \x01(\x0b\x32\x1d.octavo.kv.v1.SequenceSummary\x12-\n\x04type\x18\x02 \x01(\x0e\x32\x1f.octavo.kv.v1.SequenceEventType\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12*\n\tpreempted\x18\x04 \x01(\x0b\x32\x17.octavo.kv.v1.Preempted\"\x1d\n\x0bPoolDropped\x12\x0e\n\x06reason\x18\x01 \x01(\t*\x85\x01\n\tEventKind\x12\x1a\n\x16\x45VENT_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45VENT_KIND_CACHE\x10\x01\x12\x15\n\x11\x45VENT_KIND_BLOCKS\x10\x02\x12\x15\n\x11\x45VENT_KIND_TABLES\x10\x03\x12\x18\n\x14\x45VENT_KIND_SEQUENCES\x10\x04*\xa6\x02\n\x11SequenceEventType\x12#\n\x1fSEQUENCE_EVENT_TYPE_UNSPECIFIED\x10\x00\x12 \n\x1cSEQUENCE_EVENT_TYPE_ADMITTED\x10\x01\x12\"\n\x1eSEQUENCE_EVENT_TYPE_READMITTED\x10\x02\x12\x1e\n\x1aSEQUENCE_EVENT_TYPE_FORKED\x10\x03\x12!\n\x1dSEQUENCE_EVENT_TYPE_PREEMPTED\x10\x04\x12\x1f\n\x1bSEQUENCE_EVENT_TYPE_RESUMED\x10\x05\x12 \n\x1cSEQUENCE_EVENT_TYPE_RELEASED\x10\x06\x12 \n\x1cSEQUENCE_EVENT_TYPE_REJECTED\x10\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'octavo.kv.v1.watch_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EVENTKIND']._serialized_start=1457
-  _globals['_EVENTKIND']._serialized_end=1590
-  _globals['_SEQUENCEEVENTTYPE']._serialized_start=1593
-  _globals['_SEQUENCEEVENTTYPE']._serialized_end=1887
+  _globals['_EVENTKIND']._serialized_start=1577
+  _globals['_EVENTKIND']._serialized_end=1710
+  _globals['_SEQUENCEEVENTTYPE']._serialized_start=1713
+  _globals['_SEQUENCEEVENTTYPE']._serialized_end=2007
   _globals['_WATCHREQUEST']._serialized_start=124
-  _globals['_WATCHREQUEST']._serialized_end=278
-  _globals['_WATCHPOSITION']._serialized_start=280
-  _globals['_WATCHPOSITION']._serialized_end=388
-  _globals['_WATCHRESPONSE']._serialized_start=391
-  _globals['_WATCHRESPONSE']._serialized_end=864
-  _globals['_SNAPSHOT']._serialized_start=867
-  _globals['_SNAPSHOT']._serialized_end=999
-  _globals['_DIGESTSSTORED']._serialized_start=1001
-  _globals['_DIGESTSSTORED']._serialized_end=1068
-  _globals['_DIGESTSREMOVED']._serialized_start=1070
-  _globals['_DIGESTSREMOVED']._serialized_end=1103
-  _globals['_CACHECLEARED']._serialized_start=1105
-  _globals['_CACHECLEARED']._serialized_end=1119
-  _globals['_BLOCKSCHANGED']._serialized_start=1121
-  _globals['_BLOCKSCHANGED']._serialized_end=1177
-  _globals['_TABLECHANGED']._serialized_start=1179
-  _globals['_TABLECHANGED']._serialized_end=1243
-  _globals['_SEQUENCEEVENT']._serialized_start=1246
-  _globals['_SEQUENCEEVENT']._serialized_end=1423
-  _globals['_POOLDROPPED']._serialized_start=1425
-  _globals['_POOLDROPPED']._serialized_end=1454
+  _globals['_WATCHREQUEST']._serialized_end=296
+  _globals['_WATCHPOSITION']._serialized_start=298
+  _globals['_WATCHPOSITION']._serialized_end=406
+  _globals['_WATCHRESPONSE']._serialized_start=409
+  _globals['_WATCHRESPONSE']._serialized_end=925
+  _globals['_WATCHBATCH']._serialized_start=927
+  _globals['_WATCHBATCH']._serialized_end=984
+  _globals['_SNAPSHOT']._serialized_start=987
+  _globals['_SNAPSHOT']._serialized_end=1119
+  _globals['_DIGESTSSTORED']._serialized_start=1121
+  _globals['_DIGESTSSTORED']._serialized_end=1188
+  _globals['_DIGESTSREMOVED']._serialized_start=1190
+  _globals['_DIGESTSREMOVED']._serialized_end=1223
+  _globals['_CACHECLEARED']._serialized_start=1225
+  _globals['_CACHECLEARED']._serialized_end=1239
+  _globals['_BLOCKSCHANGED']._serialized_start=1241
+  _globals['_BLOCKSCHANGED']._serialized_end=1297
+  _globals['_TABLECHANGED']._serialized_start=1299
+  _globals['_TABLECHANGED']._serialized_end=1363
+  _globals['_SEQUENCEEVENT']._serialized_start=1366
+  _globals['_SEQUENCEEVENT']._serialized_end=1543
+  _globals['_POOLDROPPED']._serialized_start=1545
+  _globals['_POOLDROPPED']._serialized_end=1574
 # @@protoc_insertion_point(module_scope)

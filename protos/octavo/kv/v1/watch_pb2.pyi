@@ -43,16 +43,18 @@ SEQUENCE_EVENT_TYPE_RELEASED: SequenceEventType
 SEQUENCE_EVENT_TYPE_REJECTED: SequenceEventType
 
 class WatchRequest(_message.Message):
-    __slots__ = ("pool", "kinds", "after", "include_token_ids")
+    __slots__ = ("pool", "kinds", "after", "include_token_ids", "batch_ms")
     POOL_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_MS_FIELD_NUMBER: _ClassVar[int]
     pool: str
     kinds: _containers.RepeatedScalarFieldContainer[EventKind]
     after: WatchPosition
     include_token_ids: bool
-    def __init__(self, pool: _Optional[str] = ..., kinds: _Optional[_Iterable[_Union[EventKind, str]]] = ..., after: _Optional[_Union[WatchPosition, _Mapping]] = ..., include_token_ids: bool = ...) -> None: ...
+    batch_ms: int
+    def __init__(self, pool: _Optional[str] = ..., kinds: _Optional[_Iterable[_Union[EventKind, str]]] = ..., after: _Optional[_Union[WatchPosition, _Mapping]] = ..., include_token_ids: bool = ..., batch_ms: _Optional[int] = ...) -> None: ...
 
 class WatchPosition(_message.Message):
     __slots__ = ("manager_id", "epoch", "sequence", "kinds")
@@ -67,7 +69,7 @@ class WatchPosition(_message.Message):
     def __init__(self, manager_id: _Optional[str] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., kinds: _Optional[_Iterable[_Union[EventKind, str]]] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
-    __slots__ = ("header", "sequence", "snapshot", "stored", "removed", "cleared", "blocks", "table", "sequence_event", "pool_dropped")
+    __slots__ = ("header", "sequence", "snapshot", "stored", "removed", "cleared", "blocks", "table", "sequence_event", "pool_dropped", "batch")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +80,7 @@ class WatchResponse(_message.Message):
     TABLE_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_EVENT_FIELD_NUMBER: _ClassVar[int]
     POOL_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     header: _common_pb2.ResponseHeader
     sequence: int
     snapshot: Snapshot
@@ -88,7 +91,14 @@ class WatchResponse(_message.Message):
     table: TableChanged
     sequence_event: SequenceEvent
     pool_dropped: PoolDropped
-    def __init__(self, header: _Optional[_Union[_common_pb2.ResponseHeader, _Mapping]] = ..., sequence: _Optional[int] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., stored: _Optional[_Union[DigestsStored, _Mapping]] = ..., removed: _Optional[_Union[DigestsRemoved, _Mapping]] = ..., cleared: _Optional[_Union[CacheCleared, _Mapping]] = ..., blocks: _Optional[_Union[BlocksChanged, _Mapping]] = ..., table: _Optional[_Union[TableChanged, _Mapping]] = ..., sequence_event: _Optional[_Union[SequenceEvent, _Mapping]] = ..., pool_dropped: _Optional[_Union[PoolDropped, _Mapping]] = ...) -> None: ...
+    batch: WatchBatch
+    def __init__(self, header: _Optional[_Union[_common_pb2.ResponseHeader, _Mapping]] = ..., sequence: _Optional[int] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., stored: _Optional[_Union[DigestsStored, _Mapping]] = ..., removed: _Optional[_Union[DigestsRemoved, _Mapping]] = ..., cleared: _Optional[_Union[CacheCleared, _Mapping]] = ..., blocks: _Optional[_Union[BlocksChanged, _Mapping]] = ..., table: _Optional[_Union[TableChanged, _Mapping]] = ..., sequence_event: _Optional[_Union[SequenceEvent, _Mapping]] = ..., pool_dropped: _Optional[_Union[PoolDropped, _Mapping]] = ..., batch: _Optional[_Union[WatchBatch, _Mapping]] = ...) -> None: ...
+
+class WatchBatch(_message.Message):
+    __slots__ = ("events",)
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[WatchResponse]
+    def __init__(self, events: _Optional[_Iterable[_Union[WatchResponse, _Mapping]]] = ...) -> None: ...
 
 class Snapshot(_message.Message):
     __slots__ = ("digests", "blocks", "sequences", "last")
