@@ -32,7 +32,7 @@ import grpc.aio
 sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != Path(__file__).resolve().parent]
 
 from kv_manager.core.manager import Manager  # noqa: E402
-from kv_manager.metrics import StepTimes  # noqa: E402
+from kv_manager.metrics import step_times  # noqa: E402
 from kv_manager.servicer import KvManagerServicer  # noqa: E402
 from octavo.kv.v1 import attach_pb2, common_pb2, kv_manager_pb2_grpc, steps_pb2  # noqa: E402
 from service.channels import CHANNEL_OPTIONS  # noqa: E402
@@ -118,7 +118,7 @@ async def echo(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[by
 async def serve(address: str) -> None:
     """The manager's servicer, as its process serves it, and the echo beside it."""
     server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
-    kv_manager_pb2_grpc.add_KvManagerServiceServicer_to_server(KvManagerServicer(Manager(), StepTimes()), server)
+    kv_manager_pb2_grpc.add_KvManagerServiceServicer_to_server(KvManagerServicer(Manager(), step_times()), server)
     handler = grpc.stream_stream_rpc_method_handler(echo, bytes, bytes)
     service, method = ECHO.strip("/").split("/")
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))

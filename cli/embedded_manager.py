@@ -11,7 +11,7 @@ from typing import Any
 
 from kv_manager.clock import follow_leases
 from kv_manager.core.manager import Manager
-from kv_manager.metrics import StepTimes
+from kv_manager.metrics import step_times
 from kv_manager.servicer import KvManagerServicer
 from kv_manager.settings import Settings
 from model_worker.engine.manager_client import ManagerRefused
@@ -134,7 +134,7 @@ class EmbeddedManager:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _start(self) -> None:
-        servicer = KvManagerServicer(self.manager, StepTimes())
+        servicer = KvManagerServicer(self.manager, step_times())
         self._server = Server(
             [SERVICE],
             lambda grpc_server: kv_manager_pb2_grpc.add_KvManagerServiceServicer_to_server(servicer, grpc_server),

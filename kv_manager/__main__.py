@@ -12,7 +12,7 @@ from typing import Any
 try:
     from kv_manager.clock import follow_leases
     from kv_manager.core.manager import Manager
-    from kv_manager.metrics import ManagerCollector, MetricsServer, StepTimes
+    from kv_manager.metrics import ManagerCollector, MetricsServer, step_times
     from kv_manager.recording import RecordingManager, open_record
     from kv_manager.servicer import KvManagerServicer
     from kv_manager.settings import PREFIX, PROGRAM, Settings
@@ -70,15 +70,15 @@ def _make_manager(settings: Settings, stack: ExitStack) -> Manager:
 async def _serve(settings: Settings, stack: ExitStack) -> None:
     caught = catch_signals()
     manager = _make_manager(settings, stack)
-    step_times = StepTimes()
-    servicer = KvManagerServicer(manager, step_times)
+    times = step_times()
+    servicer = KvManagerServicer(manager, times)
     server = Server(
         [SERVICE],
         lambda grpc_server: kv_manager_pb2_grpc.add_KvManagerServiceServicer_to_server(servicer, grpc_server),
         settings.tls(),
     )
     address = await server.start(settings.listen)
-    metrics_server = MetricsServer(ManagerCollector(manager, step_times))
+    metrics_server = MetricsServer(ManagerCollector(manager, times))
     metrics = await metrics_server.start(settings.metrics) if settings.metrics else None
     clock = asyncio.create_task(follow_leases(manager))
     # What start-up allocated lives as long as the process; the collector need not walk it again.

@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-from bisect import bisect_left
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -14,6 +13,7 @@ from kv_manager.core import views
 from kv_manager.core.manager import Manager
 from kv_manager.recording import RecordingManager
 from octavo.kv.v1 import steps_pb2
+from service.histograms import Times
 
 logger = logging.getLogger(__name__)
 
@@ -50,35 +50,19 @@ _REASONS = {
 }
 
 
-class StepTimes:
-    """A histogram of the time it takes to serve a step, cheap enough for the hot path."""
+# Upper ends of the buckets of the time it takes to serve a step, in seconds: far below the usual ones.
+STEP_BOUNDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
-    BOUNDS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
-    def __init__(self) -> None:
-        self._counts = [0] * (len(self.BOUNDS) + 1)
-        self._sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one step."""
-        self._counts[bisect_left(self.BOUNDS, seconds)] += 1
-        self._sum += seconds
-
-    def family(self) -> HistogramMetricFamily:
-        """The histogram as Prometheus reads it, buckets cumulated."""
-        labels = [*(str(bound) for bound in self.BOUNDS), "+Inf"]
-        total, buckets = 0, []
-        for label, count in zip(labels, self._counts, strict=True):
-            total += count
-            buckets.append((label, float(total)))
-        help_text = "Time to serve a step, without the wire."
-        return HistogramMetricFamily("octavo_kv_step_seconds", help_text, buckets=buckets, sum_value=self._sum)
+def step_times() -> Times:
+    """A histogram of the time it takes to serve a step."""
+    return Times(STEP_BOUNDS)
 
 
 class ManagerCollector(Collector):
     """Reads the manager's pools when scraped."""
 
-    def __init__(self, manager: Manager, step_times: StepTimes) -> None:
+    def __init__(self, manager: Manager, step_times: Times) -> None:
         self._manager = manager
         self._step_times = step_times
 
@@ -103,7 +87,7 @@ class ManagerCollector(Collector):
         yield sequences
         yield from self._preemptions()
         yield from counters.values()
-        yield self._step_times.family()
+        yield self._step_times.family("octavo_kv_step_seconds", "Time to serve a step, without the wire.")
         if isinstance(self._manager, RecordingManager):
             help_text = "1 while a record is kept, 0 when a write has failed; absent without --record."
             yield GaugeMetricFamily("octavo_kv_recording", help_text, value=float(self._manager.recording))

@@ -13,8 +13,8 @@ from kv_manager.core.errors import bad_item
 from kv_manager.core.lease import Lease
 from kv_manager.core.manager import Manager
 from kv_manager.core.slices import Item, Sliced
-from kv_manager.metrics import StepTimes
 from octavo.kv.v1 import attach_pb2, inspect_pb2, kv_manager_pb2, kv_manager_pb2_grpc, lookup_pb2, steps_pb2, watch_pb2
+from service.histograms import Times
 
 TURNS_BETWEEN_SLICES = 4
 """Turns of the event loop that a message takes from the socket to its answer: it shall meet one slice on its way."""
@@ -25,7 +25,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
     """Serves a ``Manager``. All calls run on one event loop, so the core sees one at a time."""
 
-    def __init__(self, manager: Manager, step_times: StepTimes) -> None:
+    def __init__(self, manager: Manager, step_times: Times) -> None:
         self._manager = manager
         self._step_times = step_times
 

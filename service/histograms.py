@@ -36,19 +36,25 @@ class Times:
     """
 
     def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
-        self._bounds = tuple(bounds)
+        self._bounds = tuple(map(float, bounds))
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Count one."""
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self._sum += seconds
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """Count a duration, ``count`` times."""
+        self._counts[bisect_left(self._bounds, seconds)] += count
+        self._sum += seconds * count
 
     def family(self, name: str, help_text: str) -> HistogramMetricFamily:
         """The histogram as Prometheus reads it, buckets cumulated; the sum may be one duration behind or ahead."""
+        family = HistogramMetricFamily(name, help_text)
+        self.add_to(family, ())
+        return family
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """Add its series, of these label values, to a family that has some."""
         total, buckets = 0, []
         for label, count in zip([*map(str, self._bounds), "+Inf"], list(self._counts), strict=True):
             total += count
             buckets.append((label, float(total)))
-        return HistogramMetricFamily(name, help_text, buckets=buckets, sum_value=self._sum)
+        family.add_metric(labels, buckets, self._sum)
