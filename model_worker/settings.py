@@ -1,10 +1,11 @@
 """The worker's settings: flag > environment > ``octavo.toml`` ``[worker]`` > default."""
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from service import model_settings
 from service.channels import TlsFiles
@@ -20,6 +21,13 @@ from service.model_settings import (
     Token,
 )
 
+HOSTNAME = "{hostname}"
+
+
+def _on_this_host(pool: str) -> str:
+    """Replicas that share a command line are told apart by their hosts' names: a container's is its own."""
+    return pool.replace(HOSTNAME, socket.gethostname())
+
 
 class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"):
     """Run one model on a pool of KV blocks managed by a KV manager."""
@@ -31,7 +39,11 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
         "127.0.0.1:9101"
     )
     manager: Annotated[Address, Field(description="the KV manager's address, host:port")] = "127.0.0.1:50052"
-    pool: Annotated[str, Field(min_length=1, max_length=256, description="the pool's name at the manager")] = "default"
+    pool: Annotated[
+        str,
+        AfterValidator(_on_this_host),
+        Field(min_length=1, max_length=256, description="the pool's name at the manager; {hostname} is this host's"),
+    ] = "default"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         Field(description="type of weights and KV; auto: float32 on CPU, bfloat16 on CUDA"),

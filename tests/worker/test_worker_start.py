@@ -1,6 +1,7 @@
 """What the worker checks before it loads anything."""
 
 import importlib.metadata
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,11 @@ def test_a_setting_is_flag_then_environment_then_file(tmp_path: Path, monkeypatc
     monkeypatch.setenv("OCTAVO_WORKER_NUM_BLOCKS", "")
     chosen = settings.load(["--config", str(file), "--model", "from-flag"])
     assert (chosen.model, chosen.block_size, chosen.num_blocks, chosen.pool) == (Path("from-flag"), 8, None, "p")
+
+
+def test_replicas_with_one_command_line_have_pools_of_their_own() -> None:
+    chosen = settings.load(["--model=m", "--pool=llama-{hostname}"])
+    assert chosen.pool == f"llama-{socket.gethostname()}"
 
 
 @pytest.mark.parametrize(
