@@ -55,6 +55,8 @@ def _write_weights(checkpoint: GgufCheckpoint, folder: Path, progress: Progress 
             if progress is not None:
                 progress(done, total)
         save_file(tensors, folder / file_name, metadata={"format": "pt"})
+        # safetensors lets nobody else read its files; a service may run as another user than the one who converts.
+        (folder / file_name).chmod((folder / "config.json").stat().st_mode)
     if len(shards) > 1:
         _write_json(folder / INDEX_NAME, {"metadata": {"total_size": total}, "weight_map": weight_map})
 

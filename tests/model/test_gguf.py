@@ -155,6 +155,8 @@ def test_a_converted_folder_gives_the_same_logits(
     convert_gguf(path, folder, lambda done, total: seen.append((done, total)), shard_bytes=shard_bytes)
     files = sorted(file.name for file in folder.glob("*.safetensors"))
     assert (files == ["model.safetensors"]) == (shard_bytes == 2**30)
+    # Whoever may read the configuration may read the weights.
+    assert len({file.stat().st_mode for file in folder.iterdir()}) == 1
     stored = [name for file in files for name in load_file(folder / file)]
     assert ("lm_head.weight" in stored) == (not tied)
     assert load_model(folder).config == load_model(path).config
