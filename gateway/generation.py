@@ -229,7 +229,7 @@ def _sample(generation: Generation, index: int) -> SampleStream:
     shown = frozenset[int]() if calling is None else calling.shown
     skips = parameters.skip_special_tokens
     detokenizer = Detokenizer(tokenizer, skip_special_tokens=skips, shown=shown, context=prompt.token_ids)
-    scanner = StopScanner(StopAutomaton(parameters.stop))
+    scanner = StopScanner(StopAutomaton(parameters.stop)) if parameters.stop else None
     hidden = tokenizer.special_ids - shown if skips else frozenset()
     calls = None if calling is None else calling.reader()
     return SampleStream(index, len(prompt.token_ids), detokenizer, scanner, LogprobReader(tokenizer, hidden), calls)

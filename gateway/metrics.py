@@ -17,12 +17,12 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import Metric
 
-from gateway.streams import FinishReason, Piece
+from gateway.streams import Finish, FinishReason, Piece
+from gateway.token_metrics import TokenMetrics
 from service import tracing
 from service.errors import ServiceError
 
 FIRST_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-NEXT_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 5, 20, 60)
 QUEUE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 REQUEST_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
 
@@ -148,6 +148,7 @@ class RequestMeter:
     def __init__(self, series: "_Series", arrived: float) -> None:
         self.whole_answers = 0
         self._series = series
+        self._tokens = series.tokens
         self._arrived = arrived
         self._last: dict[int, float] = {}
         self._ended = 0
@@ -161,26 +162,25 @@ class RequestMeter:
 
     def see(self, piece: Piece) -> None:
         """Count a piece on its way to the client."""
-        series = self._series
         tokens = len(piece.token_ids)
         if tokens:
             now = time.monotonic()
-            series.generated.inc(tokens)
+            self._tokens.generated += tokens
             last = self._last.get(piece.index)
             if last is not None:
                 # What a message brings together came one by one: each token counts with its share of the wait.
-                share = (now - last) / tokens
-                for _ in range(tokens):
-                    series.next_token.observe(share)
+                self._tokens.next_token.observe((now - last) / tokens, tokens)
             elif not self._last:
-                series.first_token.observe(now - self._arrived, self._exemplar)
+                self._series.first_token.observe(now - self._arrived, self._exemplar)
             self._last[piece.index] = now
-        if piece.finish is None:
-            return
-        usage = piece.finish.usage
+        if piece.finish is not None:
+            self._see_end(piece.finish)
+
+    def _see_end(self, finish: Finish) -> None:
+        series, usage = self._series, finish.usage
         self._ended += 1
-        self.whole_answers += piece.finish.reason is not FinishReason.ABORTED
-        series.answers[piece.finish.reason].inc()
+        self.whole_answers += finish.reason is not FinishReason.ABORTED
+        series.answers[finish.reason].inc()
         series.preemptions.inc(usage.preemptions)
         if self._ended == 1:  # a prompt counts once, however many answers it has
             series.prompt.inc(usage.prompt_tokens)
@@ -209,10 +209,10 @@ class _Families:
         self.answers = counter("answers", "answers that ended, by their finish reason", "reason")
         self.prompt = counter("prompt_tokens", "tokens of prompts whose answer ended")
         self.cached = counter("cached_tokens", "of them, found in the prefix cache")
-        self.generated = counter("generated_tokens", "tokens sent to clients")
+        self.tokens = TokenMetrics()
+        registry.register(self.tokens)
         self.preemptions = counter("preemptions", "times an answer lost its blocks")
         self.first_token = histogram("first_token", "from a request's arrival to its first token", FIRST_TOKEN_BUCKETS)
-        self.next_token = histogram("next_token", "from one token of an answer to the next", NEXT_TOKEN_BUCKETS)
         self.queue = histogram("queue", "from a request's arrival at the worker to its first step", QUEUE_BUCKETS)
         self.request = histogram("request", "from a request's arrival to its end, of finished ones", REQUEST_BUCKETS)
 
@@ -237,10 +237,9 @@ class _Series:
         self.answers = {reason: families.answers.labels(*labels, reason.name.lower()) for reason in FinishReason}
         self.prompt = families.prompt.labels(*labels)
         self.cached = families.cached.labels(*labels)
-        self.generated = families.generated.labels(*labels)
+        self.tokens = families.tokens.of(*labels)
         self.preemptions = families.preemptions.labels(*labels)
         self.first_token = families.first_token.labels(*labels)
-        self.next_token = families.next_token.labels(*labels)
         self.queue = families.queue.labels(*labels)
         self.request_seconds = families.request.labels(*labels)
 

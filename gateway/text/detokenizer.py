@@ -55,10 +55,15 @@ class Detokenizer:
 
     def push(self, ids: Iterable[int]) -> str:
         """Take the next ids; returns the text that no later id can change."""
+        return "".join(map(self.push_one, ids))
+
+    def push_one(self, id_: int) -> str:
+        """Take the next id; as `push`."""
         if self._machine is None:
-            self._late.extend(ids)
+            self._late.append(id_)
             return ""
-        return "".join([self._machine.push(token) for id_ in ids if (token := self._visible(id_)) is not None])
+        token = self._visible(id_)
+        return "" if token is None else self._machine.push(token)
 
     def finish(self) -> str:
         """Say that no id follows; returns the rest, with U+FFFD for a character that was never finished."""

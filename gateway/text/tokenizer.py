@@ -72,6 +72,7 @@ class Tokenizer:
         )
         decoder = self._backend.decoder
         self.plan = DecodePlan(None if decoder is None else json.loads(decoder.__getstate__()), self._clean_up)
+        self._tokens: dict[int, str] = {}
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -113,8 +114,13 @@ class Tokenizer:
 
     def token(self, id_: int) -> str | None:
         """The vocabulary entry of an id, such as `Ġthe`, or None when the id names no token."""
-        token: str | None = self._backend.id_to_token(id_)
-        return token
+        try:
+            return self._tokens[id_]
+        except KeyError:
+            token: str | None = self._backend.id_to_token(id_)
+            if token is not None:  # else clients could fill it
+                self._tokens[id_] = token
+            return token
 
     def token_bytes(self, id_: int) -> bytes:
         """The bytes of one token inside a text, behind other tokens; empty for an id that names no token.
