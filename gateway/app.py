@@ -13,6 +13,8 @@ from gateway.metrics import Metrics
 from gateway.migration import MigrationPolicy, Migrations
 from gateway.models import ModelCache
 from gateway.naming import Naming
+from gateway.operating import SERVICE as OPERATING
+from gateway.operating import OperatorServicer
 from gateway.policies import policy_of
 from gateway.prefix_lookup import PrefixLookup
 from gateway.registry import SERVICE as REGISTRY
@@ -29,7 +31,7 @@ from gateway.tenancy.grpc_door import Door
 from gateway.tenancy.metrics import TenantMetrics
 from gateway.text.tokenizer import Tokenizer, TokenizerError
 from gateway.workers import Worker
-from octavo.gateway.v1 import gateway_pb2_grpc, registry_pb2_grpc
+from octavo.gateway.v1 import gateway_pb2_grpc, operator_pb2_grpc, registry_pb2_grpc
 from service import logs, traced_calls, tracing
 from service.process import announce_ready, follow_parent
 from service.serving import Server, catch_signals
@@ -65,7 +67,7 @@ class Readiness:
         """Call whenever a worker changed."""
         self._migrations.workers_changed()
         self._gate.room_changed()
-        ready = self._router.ready
+        ready = self._router.ready and not self._gate.draining
         if ready != self._server.ready:
             await self._server.set_ready(ready)
             logger.info("%s", "ready" if ready else "not ready: no worker can be used")
@@ -97,23 +99,34 @@ async def serve(settings: GatewaySettings) -> None:
     capacity = capacity_of(lambda: router.workers, settings.max_running)
     gate = Gate(directory, capacity, bounds, TenantMetrics(metrics.registry))
     servicer = GatewayServicer(router, settings, metrics, migrations, gate)
+    surface = Surface(router, settings, metrics, migrations, gate)
+
+    async def drain() -> None:
+        """Take nothing new any more; what runs is left alone."""
+        if not gate.draining:
+            logger.info("draining, as an operator asks: nothing new is taken, what runs goes on")
+        gate.draining = surface.draining = True
+        await server.set_ready(False)
+
+    operating = OperatorServicer(router, gate, metrics, drain)
     leases = Leases(settings.registration_lease_seconds)
     registry = RegistryServicer(leases, settings.registration_token) if settings.registration_token else None
 
     def register(target: grpc.aio.Server) -> None:
         gateway_pb2_grpc.add_GatewayServiceServicer_to_server(servicer, target)
+        operator_pb2_grpc.add_OperatorServiceServicer_to_server(operating, target)
         if registry is not None:
             registry_pb2_grpc.add_RegistryServiceServicer_to_server(registry, target)
 
     server = Server(
-        [SERVICE] if registry is None else [SERVICE, REGISTRY],
+        [SERVICE, OPERATING] if registry is None else [SERVICE, OPERATING, REGISTRY],
         register,
         settings.server_tls,
         [Naming(), *traced_calls.interceptors(spans.GRPC), Door(gate)],
     )
     metrics_address = metrics.serve(settings.metrics) if settings.metrics else None
     grpc_address = await server.start(settings.listen)
-    http = HttpServer(Surface(router, settings, metrics, migrations, gate), settings.server_tls)
+    http = HttpServer(surface, settings.server_tls)
     try:
         http_address = await http.start(settings.http_listen) if settings.http_listen else None
     except OSError:

@@ -236,9 +236,12 @@ class Readiness:
         asyncio.run_coroutine_threadsafe(self._hear(ready, state), loop)
 
     async def watch(self, engine: Engine) -> None:
-        """Notice a manager that neither answers nor hangs up, which the engine, waiting for it, cannot tell."""
+        """Notice a ``Drain``, and a manager that neither answers nor hangs up, as the engine, waiting, cannot."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            if self._worker.draining and self._server.ready:
+                logger.info("draining, as an operator asks: nothing new is taken, what runs goes on")
+                await self._server.set_ready(False)
             silent = engine.silent_seconds
             if silent > SILENT_SECONDS and self._worker.ready:
                 logger.warning("the KV manager has not answered for %.0f s", silent)
@@ -257,7 +260,7 @@ class Readiness:
 
     async def _show(self, ready: bool, state: str) -> None:
         self._worker.ready, self._worker.state = ready, state
-        await self._server.set_ready(ready)
+        await self._server.set_ready(ready and not self._worker.draining)
 
 
 Result = TypeVar("Result")

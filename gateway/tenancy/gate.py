@@ -15,6 +15,7 @@ from gateway.tenancy.keys import key_of
 from gateway.tenancy.metrics import Counts, TenantMetrics
 from gateway.tenancy.places import Capacity, Demand, Place, Places
 from gateway.tenancy.tenant import ANONYMOUS, Tenant
+from gateway.tenancy.usage import Usage
 from service.errors import ServiceError
 
 
@@ -38,6 +39,7 @@ class Gate:
 
     Attributes:
         metrics: as given.
+        draining: whether new calls are refused.
     """
 
     def __init__(
@@ -52,10 +54,30 @@ class Gate:
         self._capacity_of = capacity_of
         self._bounds = bounds
         self.metrics = metrics
+        self.draining = False
         self._clock = clock
         self._accounts: dict[str, Account] = {}
         self._places: dict[str, Places] = {}
         metrics.show(self._counts)
+
+    @property
+    def open(self) -> bool:
+        """Whether calls need no key."""
+        return self._directory.open
+
+    @property
+    def running(self) -> int:
+        """Calls under way, those that wait included."""
+        return sum(account.running for account in self._accounts.values())
+
+    def usage(self) -> list[Usage]:
+        """What each tenant takes and has taken, by name."""
+        totals = self.metrics.totals()
+        tenants = sorted(self._directory.tenants, key=lambda tenant: tenant.name)
+        return [
+            Usage(tenant, account.running, self._waiting(tenant.name), account.tokens_left, totals[tenant.name])
+            for tenant, account in zip(tenants, map(self._account, tenants), strict=True)
+        ]
 
     def tenant_of(self, headers: Mapping[str, str]) -> Tenant:
         """Whose call it is, by HTTP headers or gRPC metadata with names in lower case.
@@ -77,8 +99,11 @@ class Gate:
         """Let one call in while the block runs.
 
         Raises:
-            ServiceError: RESOURCE_EXHAUSTED with a RetryInfo.
+            ServiceError: RESOURCE_EXHAUSTED with a RetryInfo; UNAVAILABLE while draining.
         """
+        if self.draining:
+            message = "the gateway drains: it takes no new requests"
+            raise ServiceError(grpc.StatusCode.UNAVAILABLE, message, reason="SHUTTING_DOWN", retry_seconds=1.0)
         account = self._account(tenant)
         with self._counted(tenant), account.call() as reservation:
             self.metrics.let_in(tenant.name)
@@ -116,7 +141,10 @@ class Gate:
 
     def _counts(self) -> Counts:
         for name, account in self._accounts.items():
-            yield name, account.running, sum(places.waiting(name) for places in self._places.values())
+            yield name, account.running, self._waiting(name)
+
+    def _waiting(self, tenant: str) -> int:
+        return sum(places.waiting(tenant) for places in self._places.values())
 
 
 class Caller:

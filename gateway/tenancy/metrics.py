@@ -1,10 +1,13 @@
 """Metrics by tenant. Names come from the tenants file alone, so there are as many series as it has tenants."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from gateway.tenancy.usage import Totals
 
 Counts = Iterable[tuple[str, int, int]]
 """(tenant, calls under way, requests that wait)."""
@@ -38,6 +41,26 @@ class TenantMetrics:
     def show(self, counts: Callable[[], Counts]) -> None:
         """Read the gauges from ``counts`` whenever the page is asked for."""
         self._registry.register(_Gauges(counts))
+
+    @property
+    def unauthenticated_calls(self) -> int:
+        """Calls without a key of any tenant."""
+        return int(sum(value for _, value in _counts(self._unknown)))
+
+    def totals(self) -> Mapping[str, Totals]:
+        """What each tenant has taken; of a tenant that was never here, nothing."""
+        found: defaultdict[str, Totals] = defaultdict(Totals)
+        for labels, value in _counts(self._calls):
+            found[labels["tenant"]] = found[labels["tenant"]]._replace(calls=int(value))
+        for labels, value in _counts(self._waited):
+            found[labels["tenant"]] = found[labels["tenant"]]._replace(wait_seconds=value)
+        for labels, value in _counts(self._tokens):
+            tokens = {f"{labels['kind']}_tokens": int(value)}
+            found[labels["tenant"]] = found[labels["tenant"]]._replace(**tokens)
+        for labels, value in _counts(self._refused):
+            before = found[labels["tenant"]]
+            found[labels["tenant"]] = before._replace(refused_requests=before.refused_requests + int(value))
+        return found
 
     def unauthenticated(self) -> None:
         self._unknown.inc()
@@ -73,3 +96,11 @@ class _Gauges(Collector):
             for gauge, value in zip(gauges, values, strict=True):
                 gauge.add_metric([tenant], value)
         yield from gauges
+
+
+def _counts(counter: Counter) -> Iterator[tuple[Mapping[str, str], float]]:
+    """The labels and values of a counter's series."""
+    for family in counter.collect():
+        for sample in family.samples:
+            if sample.name.endswith("_total"):
+                yield sample.labels, sample.value
