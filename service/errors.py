@@ -21,6 +21,8 @@ from service import request_ids
 
 DOMAIN = "octavo"
 DETAILS_KEY = "grpc-status-details-bin"
+# How long gRPC's own retries wait, by the client's service config, in place of their backoff.
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class ServiceError(Exception):
         reason: an UPPER_SNAKE word for programs (``ErrorInfo.reason``).
         fields: what was wrong with which field of the request (``BadRequest``).
         metadata: facts for programs, such as the expected step (``ErrorInfo.metadata``).
-        retry_seconds: when trying again makes sense (``RetryInfo``).
+        retry_seconds: when trying again makes sense (``RetryInfo``, and the trailer that gRPC's own retries heed).
     """
 
     def __init__(
@@ -63,6 +65,11 @@ class ServiceError(Exception):
             return " ".join([self.reason, *self.fields])
         return self.message
 
+    @property
+    def retry_milliseconds(self) -> int | None:
+        """When trying again makes sense."""
+        return None if self.retry_seconds is None else round(self.retry_seconds * 1000)
+
     def to_status(self) -> status_pb2.Status:
         """The error as ``google.rpc.Status`` with its details."""
         details: list[Any] = [
@@ -74,9 +81,9 @@ class ServiceError(Exception):
                 for field, description in self.fields.items()
             ]
             details.append(error_details_pb2.BadRequest(field_violations=violations))
-        if self.retry_seconds is not None:
+        if self.retry_milliseconds is not None:
             delay = duration_pb2.Duration()
-            delay.FromMilliseconds(int(self.retry_seconds * 1000))
+            delay.FromMilliseconds(self.retry_milliseconds)
             details.append(error_details_pb2.RetryInfo(retry_delay=delay))
         status = status_pb2.Status(code=self.code.value[0], message=self.message)
         for detail in details:
@@ -121,6 +128,8 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceErr
         if request_ids.is_plain(name):
             trailing.append((request_ids.HEADER, name))
     trailing.append((DETAILS_KEY, status.SerializeToString()))
+    if error.retry_milliseconds is not None:
+        trailing.append((PUSHBACK_KEY, str(error.retry_milliseconds)))
     # To be read by interceptors further out: `abort` itself leaves neither in the context.
     context.set_code(error.code)
     context.set_details(error.message)

@@ -95,7 +95,7 @@ def headers_of(error: ServiceError) -> dict[str, str]:
     if error.retry_seconds is not None:
         # Whole seconds are all that Retry-After takes; the second header is read by OpenAI's own clients.
         headers["retry-after"] = str(math.ceil(error.retry_seconds))
-        headers["retry-after-ms"] = str(round(error.retry_seconds * 1000))
+        headers["retry-after-ms"] = str(error.retry_milliseconds)
     return headers
 
 

@@ -2,15 +2,19 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent import futures
 from importlib import resources
 from typing import Any
 
 import grpc
+import grpc.aio
 import pytest
 
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from service.channels import open_aio_channel
+from service.errors import PUSHBACK_KEY, ServiceError
+from service.serving import Server
 
 pytestmark = pytest.mark.unit
 
@@ -101,3 +105,36 @@ def test_what_waiting_does_not_help_is_not_tried_again(
         text_of(stub)
     assert caught.value.code() is code
     assert flaky.calls == 1
+
+
+class Busy(gateway_pb2_grpc.GatewayServiceServicer):
+    """Says with every refusal when to come again."""
+
+    def __init__(self, retry_seconds: float | None) -> None:
+        self.error = ServiceError(grpc.StatusCode.UNAVAILABLE, "not now", reason="BUSY", retry_seconds=retry_seconds)
+        self.calls = 0
+
+    async def Generate(self, request: Any, context: Any) -> AsyncIterator[gateway_pb2.GenerateResponse]:
+        self.calls += 1
+        raise self.error
+        yield  # what makes it a generator
+
+
+# 0.029 * 1000 is below 29: a client that comes a millisecond too early comes in vain.
+@pytest.mark.parametrize(("retry_seconds", "told"), [(None, None), (0.029, "29"), (0.4, "400")])
+async def test_a_service_that_says_when_to_come_again_is_asked_again_then(
+    retry_seconds: float | None, told: str | None
+) -> None:
+    busy = Busy(retry_seconds)
+    server = Server([], lambda target: gateway_pb2_grpc.add_GatewayServiceServicer_to_server(busy, target))
+    address = await server.start("127.0.0.1:0")
+    async with open_aio_channel(address, options=[("grpc.service_config", CONFIG)]) as channel:
+        began = time.monotonic()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            [_ async for _ in gateway_pb2_grpc.GatewayServiceStub(channel).Generate(gateway_pb2.GenerateRequest())]
+        waited = time.monotonic() - began
+    await server.stop(0)
+    assert dict(caught.value.trailing_metadata() or ()).get(PUSHBACK_KEY) == told
+    assert busy.calls == ATTEMPTS
+    # Left to themselves clients wait at most 1.2 * (0.1 + 0.2 + 0.4) s.
+    assert retry_seconds != 0.4 or waited > 3 * 0.4
