@@ -3,7 +3,6 @@
 import json
 import shutil
 import ssl
-import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from authority import Authority
 from processes import Stack, running_stack
 
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
@@ -25,44 +25,6 @@ pytestmark = [
 ]
 
 NAMES = ("manager", "worker", "gateway", "client")
-
-
-class Authority:
-    """A CA and what it has signed, all for 127.0.0.1."""
-
-    def __init__(self, folder: Path, names: tuple[str, ...]) -> None:
-        self.ca, ca_key = folder / "ca.pem", folder / "ca.key"
-        _openssl("req", "-x509", *_new_key(ca_key), "-days", "1", "-subj", "/CN=ca", "-out", self.ca)
-        self.files: dict[str, tuple[Path, Path]] = {}
-        extension = folder / "names.cnf"
-        extension.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-        for name in names:
-            certificate, key, asked = (folder / f"{name}.{kind}" for kind in ("pem", "key", "csr"))
-            _openssl("req", *_new_key(key), "-subj", f"/CN={name}", "-out", asked)
-            signer = ["-CA", self.ca, "-CAkey", ca_key, "-CAcreateserial", "-extfile", extension]
-            _openssl("x509", "-req", "-in", asked, *signer, "-days", "1", "-out", certificate)
-            self.files[name] = certificate, key
-
-    def serve(self, name: str, ca: str = "tls-client-ca") -> dict[str, object]:
-        """Flags of a server that demands certificates."""
-        certificate, key = self.files[name]
-        return {"tls-certificate": certificate, "tls-key": key, ca: self.ca}
-
-    def reach(self, peer: str, name: str) -> dict[str, object]:
-        """Flags of a client of ``peer``."""
-        certificate, key = self.files[name]
-        return {f"{peer}-ca": self.ca, f"{peer}-certificate": certificate, f"{peer}-key": key}
-
-    def identity(self, name: str) -> TlsFiles:
-        return TlsFiles(self.ca, *self.files[name])
-
-
-def _new_key(path: Path) -> list[object]:
-    return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", path]
-
-
-def _openssl(*arguments: object) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import subprocess
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,38 @@ async def test_a_worker_announces_itself_by_certificate_and_token(
         with pytest.raises(grpc.RpcError) as refused:
             registry.Register(request, timeout=30, metadata=(("authorization", f"Bearer {token}"),))
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(("shown", "outcome"), [("gateway", "answered"), ("stranger", "silent")])
+def test_a_manager_of_mutual_tls_says_what_is_cached_to_whom_it_knows(
+    start_worker: Callable[..., Any],
+    start_manager: Callable[..., Any],
+    start_gateway: Callable[..., Any],
+    identities: dict[str, tuple[Path, Path]],
+    shown: str,
+    outcome: str,
+) -> None:
+    (certificate, key), (manager_certificate, manager_key) = identities[shown], identities["worker"]
+    serve = {"tls-certificate": manager_certificate, "tls-key": manager_key, "tls-ca": identities["gateway"][0]}
+    reach = {"manager-ca": manager_certificate, "manager-certificate": certificate, "manager-key": key}
+    manager = start_manager(*(f"--{name}={path}" for name, path in serve.items()))
+    # Of one worker nothing is asked.
+    workers = f"{start_worker().address},{start_worker().address}"
+    lookups = ["--managers", manager.address, "--routing-lookup-seconds", "10"]
+    gateway = start_gateway(workers, *lookups, *(f"--{name}={path}" for name, path in reach.items()))
+    page = gateway.wait_event("ready")["http"]
+    wait_for_both(gateway)
+    request = gateway_pb2.GenerateRequest(prompt="abc", options=gateway_pb2.GenerateOptions(max_tokens=3))
+    assert "".join(response.text for response in gateway.stub.Generate(request, timeout=60)) == "abc"
+    with urllib.request.urlopen(f"http://{page}/metrics", timeout=30) as response:
+        lines = response.read().decode().splitlines()
+    counted = [line for line in lines if line.startswith("octavo_gateway_lookups_total")]
+    assert [line for line in counted if not line.endswith(" 0.0")] == [
+        f'octavo_gateway_lookups_total{{outcome="{outcome}"}} 1.0'
+    ]
+
+
+def wait_for_both(gateway: Any) -> None:
+    """Until both of its workers are ready."""
+    while gateway.stub.ListModels(gateway_pb2.ListModelsRequest(), timeout=30).models[0].ready_workers < 2:
+        gateway.wait_for(lambda event: "is ready" in str(event.get("message")))
