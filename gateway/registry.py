@@ -19,9 +19,12 @@ SOURCE = "announced"
 TOKEN_KEY = "authorization"
 LOOK_EVERY_SECONDS = 0.5
 MAX_ADDRESS_CHARACTERS = 256
+MAX_WORKER_ID_CHARACTERS = 128
 MAX_WORKERS = 4096
 
-_ADDRESS = re.compile(r"(?P<host>\S*):(?P<port>\d{1,5})")
+# A name, or a number, of IPv6 in brackets. Nothing that gRPC would read as the address of something else: a socket in
+# the file system, a name server to ask.
+_ADDRESS = re.compile(r"(?P<host>[\w.-]*|\[[\w:.%-]+\]):(?P<port>\d{1,5})", re.ASCII)
 
 
 class _Lease(NamedTuple):
@@ -95,6 +98,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def Register(self, request: registry_pb2.RegisterRequest, context: Any) -> registry_pb2.RegisterResponse:
         self._check(dict(context.invocation_metadata() or ()).get(TOKEN_KEY, ""))
         address = understood(request.address, context.peer())
+        if len(request.worker_id) > MAX_WORKER_ID_CHARACTERS:
+            raise invalid_argument("worker_id", f"allowed are at most {MAX_WORKER_ID_CHARACTERS} characters")
         if request.leaving:
             self._leases.end(address, request.worker_id)
             return registry_pb2.RegisterResponse(address=address)

@@ -12,7 +12,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from fuzzing import fuzzing
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from open_gate import open_gate
 from schemathesis import Case, GenerationMode
@@ -85,14 +86,7 @@ def fuzz(described: Any, gateway: Any, examples: int) -> None:
 
 
 def run(cases: Any, gateway: Any, examples: int) -> None:
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-    )
+    @fuzzing(examples)
     @given(case=cases)
     def every(case: Case) -> None:
         case.call_and_validate(base_url=gateway.http, checks=CHECKS, timeout=60)

@@ -48,9 +48,13 @@ def test_an_announced_address_without_host_is_the_callers() -> None:
     assert understood("w:50051", "ipv4:10.0.0.7:41234") == "w:50051"
     assert understood(":50051", "ipv4:10.0.0.7:41234") == "10.0.0.7:50051"
     assert understood(":50051", "ipv6:%5Bfd00::7%5D:41234") == "[fd00::7]:50051"
-    for wrong in ("", "w", "w:", "w:0", "w:65536", "w w:1", f"{'w' * 300}:1"):
+    assert understood("[fd00::7%eth0]:1", "ipv4:10.0.0.7:41234") == "[fd00::7%eth0]:1"
+    wrong = ["", "w", "w:", "w:0", "w:65536", "w w:1", f"{'w' * 300}:1", "::1:50051", "w:\u0661", "w\0:1"]
+    # What gRPC reads as something else than a host.
+    wrong += ["unix:///run/w:1", "unix:w:1", "dns://8.8.8.8/w:1", "ipv4:10.0.0.7:1", "http://w:1", "w,v:1"]
+    for address in wrong:
         with pytest.raises(ServiceError, match="host:port"):
-            understood(wrong, "ipv4:10.0.0.7:41234")
+            understood(address, "ipv4:10.0.0.7:41234")
     with pytest.raises(ServiceError, match="a host is needed"):
         understood(":1", "unix:")
 

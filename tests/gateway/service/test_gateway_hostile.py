@@ -1,4 +1,4 @@
-"""Whatever a message of the gateway's gRPC surface holds, it is served or refused: never UNKNOWN, never INTERNAL, no
+"""Whatever a message to the gateway's gRPC services holds, it is served or refused: never UNKNOWN, never INTERNAL, no
 text of the caller's in an error, and nothing left behind.
 """
 
@@ -9,16 +9,19 @@ from typing import Any
 
 import grpc
 import pytest
+from fuzzing import fuzzing
 from google.rpc import error_details_pb2
 from hostile_messages import broken_bytes, messages
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.gateway.v1 import gateway_pb2
+from octavo.gateway.v1 import gateway_pb2, registry_pb2
 from service.errors import status_of
 
 SERVICE = gateway_pb2.DESCRIPTOR.services_by_name["GatewayService"]
 METHODS = [method.name for method in SERVICE.methods]
+REGISTRY = registry_pb2.DESCRIPTOR.services_by_name["RegistryService"]
+TOKEN = "sixteen-letters-or-more"
 
 # What a caller can bring about. UNAVAILABLE is not among them: the worker is there, and stays.
 ALLOWED = {
@@ -41,14 +44,15 @@ class Surface:
         self.codes: Counter[tuple[str, str]] = Counter()
         self._page = page
 
-    def send(self, method: str, data: bytes) -> None:
-        streams = SERVICE.methods_by_name[method].server_streaming
-        path = f"/{SERVICE.full_name}/{method}"
+    def send(self, method: str, data: bytes, service: Any = SERVICE) -> None:
+        streams = service.methods_by_name[method].server_streaming
+        path = f"/{service.full_name}/{method}"
+        metadata = (("authorization", f"Bearer {TOKEN}"),)  # which only announcements need
         try:
             if streams:
-                list(self.gateway.channel.unary_stream(path)(data, timeout=60))
+                list(self.gateway.channel.unary_stream(path)(data, timeout=60, metadata=metadata))
             else:
-                self.gateway.channel.unary_unary(path)(data, timeout=60)
+                self.gateway.channel.unary_unary(path)(data, timeout=60, metadata=metadata)
             code = grpc.StatusCode.OK
         except grpc.RpcError as error:
             code = error.code()
@@ -78,7 +82,8 @@ class Surface:
 @pytest.fixture
 def surface(start_worker: Any, start_gateway: Any) -> Iterator[Surface]:
     worker = start_worker("--max-context", "48")
-    gateway = start_gateway(worker.address, "--metrics", "127.0.0.1:0", "--max-prompt-bytes", "60000")
+    announced = ["--registration-token", TOKEN, "--registration-lease-seconds", "0.5"]
+    gateway = start_gateway(worker.address, "--metrics", "127.0.0.1:0", "--max-prompt-bytes", "60000", *announced)
     surface = Surface(gateway, gateway.wait_event("ready")["metrics"])
     yield surface
     assert gateway.process.poll() is None
@@ -98,6 +103,62 @@ def test_any_message_is_served_or_refused(surface: Surface) -> None:
 def test_any_message_is_served_or_refused_for_long(surface: Surface) -> None:
     fuzz(surface, EXAMPLES["soak"])
     assert {method for method, code in surface.codes if code == "OK"} == set(METHODS)
+
+
+@pytest.mark.e2e
+def test_any_announcement_is_taken_or_refused(surface: Surface, start_worker: Any) -> None:
+    fuzz_announcements(surface, EXAMPLES["ci"])
+    # The list of workers is still kept.
+    later = start_worker()
+    surface.send("Register", registry_pb2.RegisterRequest(address=later.address).SerializeToString(), REGISTRY)
+    surface.gateway.wait_for(lambda event: event.get("message") == f"worker {later.address} is ready")
+    surface.gateway.wait_for(lambda event: event.get("message") == f"worker {later.address} left")
+
+
+@pytest.mark.soak
+def test_any_announcement_is_taken_or_refused_for_long(surface: Surface) -> None:
+    fuzz_announcements(surface, EXAMPLES["soak"])
+
+
+def fuzz_announcements(surface: Surface, examples: int) -> None:
+    for data in (announcements(), broken_bytes(REGISTRY.methods_by_name["Register"].input_type)):
+
+        @fuzzing(examples)
+        @given(sent=data)
+        def every(sent: bytes) -> None:
+            surface.send("Register", sent, REGISTRY)
+
+        every()
+    assert {code for _, code in surface.codes} == {"OK", "INVALID_ARGUMENT"}
+
+
+HOSTS = [
+    "",
+    "w",
+    "127.0.0.1",
+    "[::1]",
+    "[::",
+    "[]",
+    "-",
+    ".",
+    "a..b",
+    "%",
+    "x" * 250,
+    "unix:///w",
+    "dns://w/w",
+    "\0",
+    "٣",
+]
+
+
+@st.composite
+def announcements(draw: Any) -> bytes:
+    """Any message, mostly with what may pass for an address; nobody listens on those."""
+    message: Any = draw(messages(REGISTRY.methods_by_name["Register"].input_type))
+    if draw(st.integers(0, 3)):
+        host = draw(st.sampled_from(HOSTS) | st.text(max_size=5))
+        message.address = f"{host}:{draw(st.sampled_from([1, 1, 2, 65535, 0, 65536, 99999]))}"
+    return bytes(message.SerializeToString())
 
 
 def fuzz(surface: Surface, examples: int) -> None:
@@ -125,14 +186,7 @@ def spiked(draw: Any, method: str) -> bytes:
 
 
 def send_all(surface: Surface, method: str, data: st.SearchStrategy[bytes], examples: int) -> None:
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-    )
+    @fuzzing(examples)
     @given(sent=data)
     def every(sent: bytes) -> None:
         surface.send(method, sent)
