@@ -94,6 +94,16 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
         BeforeValidator(_split),
         Field(description="KV managers of the workers' pools, host:port,host:port; empty: prefixes are not looked up"),
     ] = ()
+    inspect_managers: Annotated[
+        tuple[Address, ...],
+        NoDecode,
+        BeforeValidator(_split),
+        Field(description="KV managers that /inspect shows, host:port,host:port; empty: those of managers"),
+    ] = ()
+    inspect_tokens: Annotated[
+        bool,
+        Field(description="show at /inspect what stands in blocks, users' text, where the manager tells token ids"),
+    ] = False
     routing: Annotated[
         Literal["auto", "prefix", "least-load", "round-robin"],
         Field(description="how a worker is chosen; auto: prefix where managers are given, else least-load"),

@@ -20,6 +20,7 @@ from gateway.http.request_ids import RequestIds
 from gateway.http.shapes import ChatShape, CompletionShape
 from gateway.http.surface import Surface
 from gateway.http.traced import Traced
+from gateway.inspector.site import Site
 from service import tracing
 from service.errors import ServiceError
 from service.request_ids import HEADER
@@ -28,7 +29,7 @@ TRACED = {ChatShape.path: spans.CHAT, CompletionShape.path: spans.COMPLETION}
 
 
 def routes(surface: Surface) -> list[Route]:
-    """What is served where."""
+    """What is served where, but for the inspector's page and its data."""
     pages = Pages(surface)
     calls = [
         Route(shape.path, Generating(shape, surface), methods=["POST"]) for shape in (ChatShape(), CompletionShape())
@@ -44,8 +45,12 @@ def routes(surface: Surface) -> list[Route]:
     ]
 
 
-def application(surface: Surface) -> ASGIApp:
-    """The application. Pages of other origins may call it only where the settings name them."""
+def application(surface: Surface, inspector: Site | None = None) -> ASGIApp:
+    """The application. Pages of other origins may call it only where the settings name them.
+
+    Args:
+        inspector: the inspector's page; None leaves it out.
+    """
     middleware = []
     if surface.settings.http_cors_origins:
         cors = Middleware(
@@ -60,9 +65,9 @@ def application(surface: Surface) -> ASGIApp:
     open_metrics = surface.settings.http_open_metrics
     middleware.append(Middleware(Door, gate=surface.gate, open_metrics=open_metrics))
     made = Starlette(
-        routes=routes(surface),
+        routes=[*routes(surface), *(inspector.routes() if inspector is not None else ())],
         middleware=middleware,
-        exception_handlers={HTTPException: _no_route, ServiceError: _refused, Exception: _failed},
+        exception_handlers=EXCEPTION_HANDLERS,
     )
     # A redirect would lead to whatever host the request names.
     made.router.redirect_slashes = False
@@ -89,3 +94,7 @@ def _failed(request: Request, error: Exception) -> Response:
     # The server logs the error itself.
     message = "the request failed; see the log of the service"
     return error_response(ServiceError(grpc.StatusCode.INTERNAL, message, reason="INTERNAL"))
+
+
+EXCEPTION_HANDLERS = {HTTPException: _no_route, ServiceError: _refused, Exception: _failed}
+"""What becomes of an error that a page raises."""

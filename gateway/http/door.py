@@ -8,15 +8,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http.errors import error_response
 from gateway.http.request_ids import request_id_of
+from gateway.inspector import site
 from gateway.tenancy.gate import Gate
 from gateway.tenancy.tenant import Tenant
 from service.errors import ServiceError
 
 logger = logging.getLogger(__name__)
 
-OPEN = frozenset({"/health", "/livez"})
+OPEN = frozenset({"/health", "/livez"}) | site.OPEN
+METRICS = frozenset({"/metrics"})
 # They show all tenants.
-OPERATORS_ONLY = frozenset({"/metrics"})
+OPERATORS_ONLY = METRICS | site.DATA
 
 _TENANT = "octavo.tenant"
 
@@ -33,7 +35,7 @@ class Door:
     def __init__(self, app: ASGIApp, gate: Gate, *, open_metrics: bool) -> None:
         self._app = app
         self._gate = gate
-        self._open = OPEN | OPERATORS_ONLY if open_metrics else OPEN
+        self._open = OPEN | METRICS if open_metrics else OPEN
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self._open:

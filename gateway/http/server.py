@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from gateway.http.app import application
+from gateway.http.inspecting import site_of
 from gateway.http.patience import PatientProtocol
 from gateway.http.surface import Surface
 from service.channels import TlsFiles
@@ -32,6 +33,7 @@ class HttpServer:
 
     def __init__(self, surface: Surface, tls: TlsFiles | None = None) -> None:
         self._surface = surface
+        self._inspector = site_of(surface)
         self._tls = tls
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -45,7 +47,7 @@ class HttpServer:
         bound = _bind(listen)
         tls = self._tls or TlsFiles()
         config = uvicorn.Config(
-            application(self._surface),
+            application(self._surface, self._inspector),
             # h11 and not httptools, which is faster by 7 us per event: its headers have no bound.
             http=PatientProtocol,
             ws="none",
@@ -85,6 +87,7 @@ class HttpServer:
         self._surface.draining = True
         await asyncio.sleep(min(NOTICE_SECONDS, grace_seconds))
         server.should_exit = True
+        await self._inspector.close()  # its streams would run through the whole grace
         await asyncio.wait((serving,), timeout=grace_seconds)
         self._surface.cut_off.set_result(None)
         await asyncio.wait((serving,), timeout=CUT_OFF_SECONDS)
