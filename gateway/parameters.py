@@ -106,6 +106,9 @@ BY_NAME: Mapping[str, Parameter] = {parameter.name: parameter for parameter in T
 # The first of each pair may not be greater than the second.
 AT_MOST = (("min_tokens", "max_tokens"), ("n", "best_of"), ("n", "beam_width"))
 
+# What means nothing without beam_width. Their defaults may be given, as some clients send every field.
+OF_BEAMS = ("length_penalty", "early_stopping")
+
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
@@ -168,6 +171,9 @@ def validate(call: Call, values: Mapping[str, Any], vocab_size: int) -> Paramete
             problems[less] = f"{smaller} found, allowed is at most {more}, which is {greater}"
     if {"best_of", "beam_width"} <= values.keys() and not problems.keys() & {"best_of", "beam_width"}:
         problems["best_of"] = "not beside beam_width: a beam search keeps the n best of its width"
+    for name in OF_BEAMS if values.get("beam_width") is None else ():
+        if name not in problems and values.get(name, BY_NAME[name].default) != BY_NAME[name].default:
+            problems[name] = "without beam_width there is no beam search that it could change"
     if not problems:
         problems.update(_tool_problems(values))
         problems.update(_beside_a_grammar(values))

@@ -122,6 +122,14 @@ def test_beams_are_not_the_best_of_samples() -> None:
     assert set(problems(best_of=4, beam_width=4)) == {"best_of"}
 
 
+@pytest.mark.parametrize(("name", "value"), [("length_penalty", 2.0), ("early_stopping", True)])
+def test_what_only_beams_have_is_not_taken_and_ignored(name: str, value: Any) -> None:
+    assert list(problems(**{name: value})) == [name]
+    assert getattr(validate(Call.GENERATE, {name: value, "beam_width": 2}, VOCAB_SIZE), name) == value
+    # Some clients send every field's default.
+    assert validate(Call.GENERATE, {name: BY_NAME[name].default}, VOCAB_SIZE) == Parameters()
+
+
 def test_a_parameter_of_another_call_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="echo: no parameter of this call"):
         validate(Call.CHAT, {"echo": True}, VOCAB_SIZE)
