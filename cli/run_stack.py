@@ -81,12 +81,12 @@ def _start(
     # With a known address the gateway starts while the model loads, and answers callers that it is not ready yet.
     early = stack.is_fixed(addresses[stack.WORKER])
     if early:
-        supervisor.start("gateway", stack.gateway_command(options, addresses, [addresses[stack.WORKER]]))
+        supervisor.start("gateway", stack.gateway_command(options, addresses, [addresses[stack.WORKER]], manager))
     with progress.shown("the model loads") as tick:
         worker_ready = supervisor.wait_ready("model_worker", tick)
     worker = str(worker_ready["grpc"])
     if not early:
-        supervisor.start("gateway", stack.gateway_command(options, addresses, [worker]))
+        supervisor.start("gateway", stack.gateway_command(options, addresses, [worker], manager))
     with progress.shown("the gateway connects") as tick:
         gateway_ready = supervisor.wait_ready("gateway", tick)
         gateway = str(gateway_ready["grpc"])
@@ -129,6 +129,7 @@ def _announce(console: Console, started: Started) -> None:
     # Greedy: at temperature 1 a small model rambles.
     request = json.dumps({"prompt": "Once upon a time", "options": {"max_tokens": 32, "temperature": 0}})
     http = f"\n  OpenAI clients: base_url http://{started.http}/v1, any api_key" if started.http else ""
+    page = f"\n  the pages as they change: http://{started.http}/inspect" if started.http else ""
     console.print(
         f"""
 [bold green]Octavo serves {escape(started.model)} at {started.gateway}[/bold green]
@@ -136,7 +137,7 @@ def _announce(console: Console, started: Started) -> None:
   {command} generate "Once upon a time" --temperature 0{address}
   {command} chat --temperature 0{address}
   {command} inspect{manager}
-  grpcurl -plaintext -d '{escape(request)}' {started.gateway} octavo.gateway.v1.GatewayService/Generate{http}
+  grpcurl -plaintext -d '{escape(request)}' {started.gateway} octavo.gateway.v1.GatewayService/Generate{http}{page}
 
 Ctrl-C drains everything, a second one kills.
 """,

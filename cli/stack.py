@@ -137,10 +137,14 @@ def worker_command(options: StackOptions, addresses: Mapping[Endpoint, str], man
     return ["-m", "model_worker", *flags({**options.common, **options.worker, **listen})]
 
 
-def gateway_command(options: StackOptions, addresses: Mapping[Endpoint, str], workers: Iterable[str]) -> list[str]:
+def gateway_command(
+    options: StackOptions, addresses: Mapping[Endpoint, str], workers: Iterable[str], manager: str | None = None
+) -> list[str]:
     # An address that is missing here is one not to listen on.
     http = addresses.get(GATEWAY_HTTP, "")
     listen = {"listen": addresses[GATEWAY], "http_listen": http, "workers": ",".join(workers)}
+    # To be looked at alone: among its `managers` it would be asked before a request is routed, and there is one worker.
+    listen["inspect_managers"] = manager
     return ["-m", "gateway", *flags({**options.common, **options.gateway, **listen})]
 
 
