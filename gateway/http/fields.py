@@ -47,6 +47,9 @@ NOT_ASKED: Mapping[str, tuple[object, ...]] = {
     "web_search_options": (),
 }
 
+# What took the place of a field of an earlier API.
+_SUCCESSORS = {"functions": TOOLS, "function_call": TOOL_CHOICE}
+
 # Not from the table: they shape the request or the response instead of the generation.
 _COMMON = frozenset({"model", "stream", "stream_options"}) | formats.FIELDS
 _OWN: Mapping[Call, frozenset[str]] = {
@@ -104,7 +107,9 @@ def read(call: Call, document: Mapping[str, Any]) -> Given:
         if name in fields and fields[name] in unasked:
             del fields[name]
         elif name in fields:
-            raise InvalidRequest({name: "not supported by this version"})
+            successor = _SUCCESSORS.get(name) if call is Call.CHAT else None
+            instead = f", but {successor} is, which took its place" if successor else ""
+            raise InvalidRequest({name: f"not supported by this version{instead}"})
     given = Given(
         model=_text(fields, "model"),
         stream=_flag(fields, "stream"),

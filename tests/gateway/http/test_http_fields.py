@@ -96,6 +96,12 @@ def test_what_cannot_be_served_is_refused_by_name(call: Call, document: dict[str
     assert list(refused(call, **document)) == [named]
 
 
+@pytest.mark.parametrize(("old", "new"), [("functions", "tools"), ("function_call", "tool_choice")])
+def test_a_field_that_another_one_has_replaced_is_refused_with_that_ones_name(old: str, new: str) -> None:
+    found = refused(Call.CHAT, **{old: [{"name": "f"}]})
+    assert found == {old: f"not supported by this version, but {new} is, which took its place"}
+
+
 def test_an_unknown_field_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ServiceError, match="supplied: max_token; did you mean max_tokens") as caught:
         fields.read(Call.CHAT, {"max_token": 3})
@@ -164,7 +170,7 @@ def test_the_page_names_every_field_and_status() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "openai.md").read_text()
     words = set(re.findall(r"`([a-z_]+)`", page))
     named = {row.name for row in TABLE} - {"request_id", "prompt_logprobs", "adapter"}
-    assert words >= named | formats.FIELDS | fields.IGNORED | (fields.NOT_ASKED.keys() - {"function_call", "verbosity"})
+    assert words >= named | formats.FIELDS | fields.IGNORED | fields.NOT_ASKED.keys()
     assert set(re.findall(r"^\| ([45]\d\d)", page, flags=re.MULTILINE)) >= {"400", "404", "429", "500", "503"}
 
 
