@@ -1,7 +1,9 @@
 """Models by hub id, from a hub on this machine: the HTTP calls of huggingface_hub, answered from a folder."""
 
+import contextlib
 import hashlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -128,3 +130,44 @@ def test_no_hub_is_one_clear_line(tmp_path: Path) -> None:
         fetch("owner/tiny", None, "http://127.0.0.1:9", tmp_path)
     assert str(caught.value).startswith("no such model: owner/tiny is no file or folder here nor in the hub's cache")
     assert "\n" not in str(caught.value)
+
+
+class SilentHub:
+    """Takes connections and says nothing, as a network does that swallows packets."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.calls: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._take)
+
+    def _take(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                self.calls.append(self._socket.accept()[0])
+
+    def __enter__(self) -> "SilentHub":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+        for call in self.calls:
+            call.close()
+
+
+@pytest.mark.parametrize("revision", [None, COMMIT])
+def test_a_hub_that_does_not_answer_is_asked_once(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revision: str | None
+) -> None:
+    monkeypatch.setattr("model_worker.model.hub.ANSWER_SECONDS", 0.2)
+    tiny_checkpoint("qwen2", hub.root / "tiny")
+    with SilentHub() as silent:
+        with pytest.raises(CheckpointError, match="nor in the hub's cache, and the hub cannot be reached"):
+            fetch("owner/tiny", revision, silent.endpoint, tmp_path / "cache")
+        assert len(silent.calls) == 1
+        folder = fetch("owner/tiny", revision, hub.endpoint, tmp_path / "cache")
+        assert fetch("owner/tiny", revision, silent.endpoint, tmp_path / "cache") == folder
+        assert len(silent.calls) == 2
