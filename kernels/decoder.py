@@ -139,6 +139,19 @@ class DecoderStack:
             raise ValueError(f"rotation must be the index of one, got {layer.rotation!r}")
 
 
+def check_stack(
+    stack: DecoderStack, pool: torch.Tensor, rotations: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> None:
+    """ValueError unless the pool has the stack's geometry and there are as many rotations as its layers name."""
+    if pool.shape[1] < len(stack.layers) or (pool.shape[3], pool.shape[5]) != (stack.kv_heads, stack.head_dim):
+        raise ValueError(
+            f"a stack of {len(stack.layers)} layers, {stack.kv_heads} KV heads and head dim {stack.head_dim} does not "
+            f"fit a pool of {pool.shape[1]}, {pool.shape[3]} and {pool.shape[5]}"
+        )
+    if len(rotations) < stack.rotations:
+        raise ValueError(f"the layers name {stack.rotations} rotations, {len(rotations)} are given")
+
+
 def decoder_layers(
     stack: DecoderStack,
     hidden: torch.Tensor,
@@ -170,13 +183,7 @@ def decoder_layers(
     key = hidden.new_empty(1).expand(hidden.shape[0], pool.shape[3], pool.shape[5])
     check_attention(query, pool, batch, None, stack.soft_cap, None, None)
     check_written(pool, key, key, slots, None)
-    if pool.shape[1] < len(stack.layers) or (pool.shape[3], pool.shape[5]) != (stack.kv_heads, stack.head_dim):
-        raise ValueError(
-            f"a stack of {len(stack.layers)} layers, {stack.kv_heads} KV heads and head dim {stack.head_dim} does not "
-            f"fit a pool of {pool.shape[1]}, {pool.shape[3]} and {pool.shape[5]}"
-        )
-    if len(rotations) < stack.rotations:
-        raise ValueError(f"the layers name {stack.rotations} rotations, {len(rotations)} are given")
+    check_stack(stack, pool, rotations)
     for cosine, sine in rotations:
         check_rotation(query, cosine, sine, key)
     delta: torch.Tensor = operation("decoder_layers", hidden.device.type)(stack, hidden, rotations, slots, batch, pool)

@@ -7,7 +7,7 @@ import torch
 
 from kernels.backend import operation
 from kernels.checks import check_device, check_pool, check_query_dtype, described
-from kernels.decoder import DecoderStack
+from kernels.decoder import DecoderStack, check_stack
 from kernels.layer_checks import check_lookup
 from kernels.packed import PackedLinear
 from kernels.ragged import RaggedBatch
@@ -81,19 +81,13 @@ def _check_fit(
     check_pool(pool)
     weight = stack.layers[0].attention_norm
     check_query_dtype(weight.dtype, pool.dtype)
-    if pool.shape[1] < len(stack.layers) or (pool.shape[3], pool.shape[5]) != (stack.kv_heads, stack.head_dim):
-        raise ValueError(
-            f"a stack of {len(stack.layers)} layers, {stack.kv_heads} KV heads and head dim {stack.head_dim} does not "
-            f"fit a pool of {pool.shape[1]}, {pool.shape[3]} and {pool.shape[5]}"
-        )
+    check_stack(stack, pool, rotations)
     if ends.norm.shape != weight.shape or ends.norm.dtype != weight.dtype or not ends.norm.is_contiguous():
         raise ValueError(f"norm must be {described(weight)}, contiguous, got {described(ends.norm)}")
     for name, packed in (("embedding", ends.embedding), ("output", ends.output)):
         if packed.in_features != stack.width or packed.gated:
             raise ValueError(f"{name} must be weights of width {stack.width} without a gate")
     check_device(weight.device, norm=ends.norm, embedding=ends.embedding.weight, output=ends.output.weight)
-    if len(rotations) < stack.rotations:
-        raise ValueError(f"the layers name {stack.rotations} rotations, {len(rotations)} are given")
     for cosine, sine in rotations:
         check_device(weight.device, cosine=cosine, sine=sine)
         shape = cosine.shape

@@ -2,7 +2,7 @@
 
 from cli.amounts import counted
 from cli.tour.pool import BLOCK_SIZE, PREFILL, SLOW_COPY, TourPool
-from cli.tour.scene import Scene, grant_of, listed
+from cli.tour.scene import Scene, grant_of, listed, moved
 from octavo.kv.v1 import common_pb2, steps_pb2
 
 
@@ -55,10 +55,6 @@ def preempt(pool: TourPool) -> Scene:
     response = pool.ask(request)
     (victim,) = response.preempted
     own = [entry.block for entry in entries if entry.ref_count == 1]
-    moved = [
-        f"{source} -> {target}"
-        for source, target in zip(response.swaps_out.sources, response.swaps_out.destinations, strict=True)
-    ]
     return Scene(
         "Preempt, by swapping out",
         "3.4",
@@ -66,7 +62,7 @@ def preempt(pool: TourPool) -> Scene:
             f"{' and '.join(pool.letter(grant.seq) for grant in response.grants)} need a block each, and none is free. "
             f"The worst-ranked gives way: {pool.letter(victim.seq)}, which came last.",
             f"Its own blocks {listed(own)} are enough; those it shared stay with A and B.",
-            _costs(victim) + f": {_mode(victim)}. To the host: {', '.join(moved)}.",
+            _costs(victim) + f": {_mode(victim)}. To the host: {moved(response.swaps_out)}.",
         ],
     )
 
@@ -94,17 +90,13 @@ def resume(pool: TourPool) -> Scene:
     pool.resume(request, "C")
     response = pool.ask(request)
     grant = grant_of(pool, response, "C")
-    moved = [
-        f"{source} -> {target}"
-        for source, target in zip(response.swaps_in.sources, response.swaps_in.destinations, strict=True)
-    ]
     host = response.stats.host_blocks - response.stats.host_free_blocks
     return Scene(
         "Swap in",
         "3.4",
         [
             f"There is room for C: it gets blocks {listed(grant.blocks)}, the last one for its next token.",
-            f"From the host: {', '.join(moved)}. Nothing is computed again; {host} host blocks stay in use.",
+            f"From the host: {moved(response.swaps_in)}. Nothing is computed again; {host} host blocks stay in use.",
             "It lies elsewhere than before, and only its table knows.",
         ],
     )

@@ -39,3 +39,8 @@ def grant_of(pool: TourPool, response: steps_pb2.StepResponse, letter: str) -> s
 def listed(numbers: Iterable[int]) -> str:
     """Block ids and counts beside each other."""
     return " ".join(map(str, numbers))
+
+
+def moved(moves: steps_pb2.BlockMoves) -> str:
+    """Which block goes where."""
+    return ", ".join(f"{source} -> {target}" for source, target in zip(moves.sources, moves.destinations, strict=True))

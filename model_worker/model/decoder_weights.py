@@ -39,7 +39,6 @@ class DecoderWeights:
     norm: torch.Tensor
     output: PackedLinear
     """The embedding itself when they are tied."""
-    activations: torch.dtype
 
     @classmethod
     def read(
@@ -65,7 +64,7 @@ class DecoderWeights:
         norm = reader.norm(FINAL_NORM)
         tied = config.tied_embeddings
         output = table if tied else pack_linear(reader.stacked([OUTPUT]), None, table_quantization)
-        return cls(table, stack, norm, output, reader.activations)
+        return cls(table, stack, norm, output)
 
 
 @dataclass(frozen=True, slots=True)
