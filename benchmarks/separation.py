@@ -2,7 +2,7 @@
 
     python benchmarks/separation.py [--model DIR] [--pairs 10] [--cut N] [--json FILE]
 
-One process, one copy of the weights, five engines that run W2 and W3 of docs/performance.md in turns:
+One process, one copy of the weights, five engines that run W2 and W3 of docs/performance.md:
 
     in-process    the manager is an object beside the engine
     remote        the manager is another process, over gRPC: the ratio is this over in-process
@@ -10,11 +10,14 @@ One process, one copy of the weights, five engines that run W2 and W3 of docs/pe
     no overlap    as delayed, and each request is answered before the step before it runs: the control
     no overlap 0  as remote, without overlap
 
+The two of the ratio run side by side and take turns, four steps each: what else the machine does then slows both
+alike, which it does not when one runs for ten seconds and then the other. Each counts the time of its own turns. The
+others run alone, W2 only, the controls in the first three rounds.
+
 Exposed wait is the time the engine's thread stood waiting for an answer, over the time it spent in steps. Steps that
 have nothing to ask are not asked for, in any of them. Gate: ratio at least 0.98 with the lower end of its interval
 above 0.95 on both workloads, exposed wait under 1 % on W2 for remote and delayed, and the controls must show the delay:
-at least 1 ms a request between them. Ends with status 1 otherwise. What is not in a ratio runs W2 only, the controls in
-the first three rounds.
+at least 1 ms a request between them. Ends with status 1 otherwise.
 """
 
 import argparse
@@ -45,7 +48,7 @@ from workloads import Request, Workload, all_workloads  # noqa: E402
 
 from cli.embedded_manager import InProcessManagerClient, LockedManager  # noqa: E402
 from kernels import PoolShape, allocate_pool  # noqa: E402
-from model_worker.engine.batch import Limits  # noqa: E402
+from model_worker.engine.batch import Batch, Limits  # noqa: E402
 from model_worker.engine.engine import Engine  # noqa: E402
 from model_worker.engine.manager_client import GrpcManagerClient, ManagerClient  # noqa: E402
 from model_worker.engine.progress import Progress  # noqa: E402
@@ -61,6 +64,7 @@ DELAY_SECONDS = 0.002
 BLOCK_SIZE = 16
 EACH, LOWER_END, EXPOSED, CONTROL_SECONDS = 0.98, 0.95, 0.01, 0.001
 COMPARED, CONTROLS, CONTROL_ROUNDS = ("in-process", "remote"), ("no overlap", "no overlap 0"), 3
+STEPS_IN_TURN = 4
 
 
 @contextmanager
@@ -128,6 +132,60 @@ class WithoutOverlap:
         self._client.close()
 
 
+class Turns:
+    """Lets one of several engines step at a time, and counts for each how long it had."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._waiting = list(names)  # the first one has the turn
+        self._changed = threading.Condition()
+        self._began = time.monotonic()
+        self._steps = 0
+        self.seconds = dict.fromkeys(self._waiting, 0.0)
+
+    def begin_step(self, name: str) -> None:
+        """Wait for the turn."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._may_step(name))
+
+    def end_step(self, name: str) -> None:
+        """Hand the turn on when it is over, and wait until it comes back."""
+        with self._changed:
+            self._steps += 1
+            if self._steps == STEPS_IN_TURN and name in self._waiting:
+                self._pass_on([*self._waiting[1:], name])
+                self._changed.wait_for(lambda: self._may_step(name))
+
+    def leave(self) -> None:
+        """Whoever has the turn has ended."""
+        with self._changed:
+            self._pass_on(self._waiting[1:])
+
+    def _may_step(self, name: str) -> bool:
+        """Whoever has left clears up as it likes."""
+        return name not in self._waiting or self._waiting[0] == name
+
+    def _pass_on(self, order: list[str]) -> None:
+        now = time.monotonic()
+        self.seconds[self._waiting[0]] += now - self._began
+        self._waiting, self._began, self._steps = order, now, 0
+        self._changed.notify_all()
+
+
+@dataclass
+class TurnTakingEngine(Engine):
+    """Runs a step when it is its turn. A turn ends with a step, when the manager has long answered."""
+
+    turns: Turns | None = None
+
+    def _execute(self, batch: Batch) -> None:
+        if (turns := self.turns) is None:
+            super()._execute(batch)
+            return
+        turns.begin_step(self.spec.pool)
+        super()._execute(batch)
+        turns.end_step(self.spec.pool)
+
+
 @dataclass
 class Run:
     """One workload on one engine."""
@@ -146,17 +204,18 @@ class Run:
 class Variant:
     """An engine, and what it has run so far by workload."""
 
+    name: str
     client: ManagerClient
-    engine: Engine
-    progress: "queue.SimpleQueue[list[Progress]]"
+    engine: TurnTakingEngine
+    ended: "queue.SimpleQueue[bool]" = field(default_factory=queue.SimpleQueue)
+    left: int = 0
     arrivals: int = 0
     runs: dict[str, list[Run]] = field(default_factory=dict)
 
     @classmethod
     def start(cls, name: str, client: ManagerClient, loaded: LoadedModel, shape: PoolShape) -> "Variant":
-        progress: queue.SimpleQueue[list[Progress]] = queue.SimpleQueue()
         ready: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        engine = Engine(
+        engine = TurnTakingEngine(
             spec=attach_pb2.PoolSpec(
                 pool=name,
                 worker_id=name,
@@ -169,29 +228,34 @@ class Variant:
             limits=Limits(shape.num_blocks, BLOCK_SIZE, max_batch_tokens=512, max_sequences=32, max_chunk=512),
             runner=ModelRunner(loaded.model, allocate_pool(shape, torch.device("cpu")), BLOCK_SIZE),
             manager=client,
-            emit=progress.put,
+            emit=lambda _: None,
             on_ready=lambda is_ready, _: ready.put(is_ready),
             on_failure=lambda: ready.put(False),
         )
+        variant = cls(name, client, engine)
+        engine.emit = variant._emit
         engine.start()
         if not ready.get(timeout=60):
             raise SystemExit(f"the engine {name} did not start")
-        return cls(client, engine, progress)
+        return variant
 
-    def run(self, workload: Workload) -> None:
-        """Run a workload under a salt of its own, so that nothing is found in the cache."""
-        statistics = self.engine.statistics
-        before = (statistics.steps, statistics.step_seconds, self._waited())
-        began = time.monotonic()
+    def submit(self, workload: Workload) -> None:
+        """All requests, under a salt of their own, so that nothing is found in the cache."""
+        self.left = len(workload.requests)
         for request in workload.requests:
             self.engine.submit(self._sequence(request, salt=f"{workload.name} {self.arrivals}"))
-        left = len(workload.requests)
-        while left:
-            left -= sum(one.ended is not None for one in self.progress.get(timeout=3600))
-        seconds = time.monotonic() - began
-        after = (statistics.steps, statistics.step_seconds, self._waited())
-        steps, step_seconds, waited = (new - old for new, old in zip(after, before, strict=True))
-        self.runs.setdefault(workload.name, []).append(Run(workload.tokens / seconds, int(steps), step_seconds, waited))
+
+    def _emit(self, steps: list[Progress]) -> None:
+        self.left -= sum(one.ended is not None for one in steps)
+        if not self.left and any(one.ended is not None for one in steps):
+            if self.engine.turns is not None:
+                self.engine.turns.leave()
+            self.ended.put(True)
+
+    def counters(self) -> tuple[float, float, float]:
+        """Steps, seconds in steps, and seconds of them spent waiting for the manager."""
+        statistics = self.engine.statistics
+        return statistics.steps, statistics.step_seconds, self._waited()
 
     def _waited(self) -> float:
         if isinstance(self.client, WithoutOverlap):
@@ -215,6 +279,39 @@ class Variant:
         """Exposed wait over all runs, as a share of the time in steps."""
         runs = self.runs[workload]
         return sum(run.waited_seconds for run in runs) / sum(run.step_seconds for run in runs)
+
+
+def run_alone(variant: Variant, workload: Workload) -> None:
+    """Run a workload on one engine."""
+    with recorded(variant, workload) as seconds:
+        began = time.monotonic()
+        variant.submit(workload)
+        variant.ended.get(timeout=3600)
+        seconds.append(time.monotonic() - began)
+
+
+def run_in_turns(variants: list[Variant], workload: Workload) -> None:
+    """Run a workload on several engines, of which one steps at a time."""
+    with ExitStack() as stack:
+        seconds = [stack.enter_context(recorded(each, workload)) for each in variants]
+        turns = Turns(each.name for each in variants)
+        for each in variants:
+            each.engine.turns = turns
+            each.submit(workload)
+        for each, spent in zip(variants, seconds, strict=True):
+            each.ended.get(timeout=3600)
+            each.engine.turns = None
+            spent.append(turns.seconds[each.name])
+
+
+@contextmanager
+def recorded(variant: Variant, workload: Workload) -> Iterator[list[float]]:
+    """Adds a run to the variant's; the caller says how many seconds it took."""
+    before, seconds = variant.counters(), list[float]()
+    yield seconds
+    steps, step_seconds, waited = (new - old for new, old in zip(variant.counters(), before, strict=True))
+    run = Run(workload.tokens / seconds[0], int(steps), step_seconds, waited)
+    variant.runs.setdefault(workload.name, []).append(run)
 
 
 def pool_shape(config: ModelConfig, dtype: torch.dtype, workloads: Iterable[Workload]) -> PoolShape:
@@ -271,17 +368,15 @@ def main() -> None:
         variants = {name: Variant.start(name, client, loaded, shape) for name, client in clients.items()}
         for one in variants.values():
             stack.callback(one.engine.stop)
-            one.run(workloads[0].cut(16))  # warm
+            run_alone(one, workloads[0].cut(16))  # warm
             one.runs.clear()
-        names = list(variants)
+        pair = [variants[name] for name in COMPARED]
         for number in range(options.pairs):
             for workload in workloads:
-                # Each round begins with another engine.
-                for at in range(len(names)):
-                    name = names[(number + at) % len(names)]
-                    wanted = name in COMPARED or (workload is workloads[0] and name not in CONTROLS)
-                    if wanted or (workload is workloads[0] and number < CONTROL_ROUNDS):
-                        variants[name].run(workload)
+                run_in_turns(pair if number % 2 else pair[::-1], workload)
+            for name, one in variants.items():
+                if name not in COMPARED and (name not in CONTROLS or number < CONTROL_ROUNDS):
+                    run_alone(one, workloads[0])
     ratios = {
         each.name: summarize(
             [
