@@ -4,7 +4,9 @@
 - ``serve``: gateway, worker and manager on this machine; ``stack`` says how each is started, ``supervisor`` runs them
 - ``generate``, ``chat``: text from a gateway
 - ``models``: model folders on this disk
+- ``calls``: calls to a service, by TLS and with a key where asked for; ``api_key``
 - ``inspection``: a manager's pools, tables and blocks; ``live``: as they change
+- ``check``, ``cache_reset``, ``drain``, ``gateway_lists``: what operators ask of services; ``pools``, ``waiting``
 - ``playback``: a manager's record, played back
 - ``estimate``: how much memory a model's keys and values take
 - ``tour``: the pages at work, scene by scene

@@ -1,37 +1,57 @@
 """Calls to a service: one channel, and failures as one line for people."""
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from typing import TypeVar
 
+# Read when gRPC loads: what its core prints of a failed connection is said below, in one line.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 import grpc
 from google.rpc import error_details_pb2
 
+from cli.api_key import keyed
 from cli.failures import CliError
 from cli.foreign import printable
-from service.channels import open_channel
+from service.channels import TlsFiles, open_channel
 from service.errors import error_info_of, status_of
 
 Answer = TypeVar("Answer")
 
 
-def gateway_channel(address: str) -> contextlib.AbstractContextManager[grpc.Channel]:
-    """A channel to a gateway, with the service config published beside its stubs: what it says is tried again."""
+@contextlib.contextmanager
+def gateway_channel(address: str, tls: TlsFiles | None = None, api_key: str = "") -> Iterator[grpc.Channel]:
+    """A channel to a gateway, with the service config published beside its stubs: what it says is tried again.
+
+    Args:
+        address: where to call, host:port.
+        tls: as for ``channel_to``.
+        api_key: goes with every call; empty for none.
+    """
     config = resources.files("octavo.gateway.v1").joinpath("service_config.json").read_text()
-    return channel_to(address, "gateway", ("grpc.service_config", config))
+    with channel_to(address, "gateway", ("grpc.service_config", config), tls=tls) as channel:
+        yield keyed(channel, api_key) if api_key else channel
 
 
 @contextlib.contextmanager
-def channel_to(address: str, peer: str, *options: tuple[str, str]) -> Iterator[grpc.Channel]:
+def channel_to(
+    address: str, peer: str, *options: tuple[str, str], tls: TlsFiles | None = None
+) -> Iterator[grpc.Channel]:
     """A channel whose failed calls become ``CliError``.
 
     Args:
         address: where to call, host:port.
         peer: what is expected there, such as "gateway".
         options: of the channel.
+        tls: how to know the peer and be known to it; None for plain text.
     """
-    with open_channel(address, options=options) as channel:
+    try:
+        opened = open_channel(address, tls, options)
+    except OSError as error:
+        raise CliError(f"a file of TLS cannot be read: {error}") from error
+    with opened as channel:
         try:
             yield channel
         except grpc.RpcError as error:
@@ -77,10 +97,29 @@ def _explanation(error: grpc.RpcError, address: str, peer: str) -> str:
     if isinstance(error, grpc.Call):
         details = error.details() or "no details"
         if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return f"no {peer} answers at {address}: is `octavo serve` running there? ({details})"
+            return f"no {peer} answers at {address}: {_advice(details)} ({details})"
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             return f"what answers at {address} is no Octavo {peer} ({details})"
     return _transport(error, address, peer)
+
+
+_KEY_ADVICE = {
+    "MISSING_API_KEY": ": give --api-key, or OCTAVO_API_KEY in the environment",
+    "OPERATORS_ONLY": ": give --api-key of a tenant with operator = true",
+}
+
+# What gRPC's core says of a connection that could not be made, and what to do about it.
+_ADVICE = {
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not by the authority that was named, see --tls-ca",
+    "WRONG_VERSION_NUMBER": "it speaks no TLS, call without --tls and --tls-ca",
+    "Failed to create security handshaker": "a file of TLS is no PEM, or a key is not that of its certificate",
+    "Hostname Verification Check failed": "its certificate is for another name than the one that was called",
+    "Socket closed": "it closes the connection, as one does that wants TLS (--tls-ca) or a certificate",
+}
+
+
+def _advice(details: str) -> str:
+    return next((advice for mark, advice in _ADVICE.items() if mark in details), "is `octavo serve` running there?")
 
 
 def _said(error: grpc.RpcError) -> str:
@@ -90,7 +129,7 @@ def _said(error: grpc.RpcError) -> str:
     if violations := _field_violations(error):
         return f"{_name(error)}: " + "; ".join(violations)
     if (info := error_info_of(error)) is not None:
-        return f"{_name(error)}: {error.details() or 'no details'} ({info.reason})"
+        return f"{_name(error)}: {error.details() or 'no details'} ({info.reason}){_KEY_ADVICE.get(info.reason, '')}"
     return ""
 
 

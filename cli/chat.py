@@ -8,7 +8,16 @@ import typer
 
 from cli.failures import refusal
 from cli.foreign import printable
-from cli.options import INT32_MAX, INT64_MAX, AddressOption
+from cli.options import (
+    INT32_MAX,
+    INT64_MAX,
+    AddressOption,
+    ApiKeyOption,
+    TlsCaOption,
+    TlsCertificateOption,
+    TlsKeyOption,
+    TlsOption,
+)
 
 HELP = "/reset forgets the conversation, /system TEXT sets the system message, /exit leaves; Ctrl-C stops an answer"
 
@@ -21,18 +30,22 @@ def chat(
     seed: Annotated[int | None, typer.Option(max=INT64_MAX, help="makes sampling repeatable")] = None,
     model: Annotated[str, typer.Option(help="a served model's name [default: the only one]")] = "",
     address: AddressOption = "",
+    api_key: ApiKeyOption = "",
+    tls: TlsOption = False,
+    tls_ca: TlsCaOption = None,
+    tls_certificate: TlsCertificateOption = None,
+    tls_key: TlsKeyOption = None,
 ) -> None:
     """Talk with a model. Answers stream; the conversation so far stays in the prefix cache."""
-    import grpc
-
     from cli.calls import explain, gateway_channel
     from cli.conversation import Conversation
-    from cli.options import accept_any_bytes, gateway_address
+    from cli.options import accept_any_bytes, gateway_address, tls_files
     from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
     options = gateway_pb2.GenerateOptions(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
+    files = tls_files(wanted=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key)
     accept_any_bytes()
-    with gateway_channel(address := gateway_address(address)) as channel:
+    with gateway_channel(address := gateway_address(address), files, api_key) as channel:
         stub = gateway_pb2_grpc.GatewayServiceStub(channel)
         models = stub.ListModels(gateway_pb2.ListModelsRequest()).models
         served = model or ", ".join(each.id for each in models) or "no model"
@@ -40,6 +53,8 @@ def chat(
         conversation = Conversation(stub, options, model, system, write)
 
         def turn(line: str) -> str:
+            import grpc
+
             try:
                 return conversation.turn(line)
             except grpc.RpcError as error:

@@ -2,8 +2,12 @@
 
 import typer
 
+from cli.cache_reset import reset_cache
 from cli.chat import chat
+from cli.check import check
+from cli.drain import drain
 from cli.estimate.command import estimate
+from cli.gateway_lists import tenants, workers
 from cli.generate import generate
 from cli.inspection import inspect
 from cli.models import models
@@ -24,6 +28,11 @@ app.command()(serve)
 app.command()(generate)
 app.command()(chat)
 app.command()(inspect)
+app.command()(check)
+app.command()(workers)
+app.command()(tenants)
+app.add_typer(drain, name="drain")
+app.command()(reset_cache)
 app.command()(replay)
 app.command()(estimate)
 app.command()(tour)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.failures import CliError
-from cli.options import INT32_MAX, INT64_MAX, AddressOption
+from cli.options import (
+    INT32_MAX,
+    INT64_MAX,
+    AddressOption,
+    ApiKeyOption,
+    TlsCaOption,
+    TlsCertificateOption,
+    TlsKeyOption,
+    TlsOption,
+)
 
 if TYPE_CHECKING:
     from octavo.gateway.v1 import gateway_pb2
@@ -49,6 +58,11 @@ def generate(
     length_penalty: Annotated[float | None, typer.Option(help="exponent of the length in a beam's score")] = None,
     model: Annotated[str, typer.Option(help="a served model's name [default: the only one]")] = "",
     address: AddressOption = "",
+    api_key: ApiKeyOption = "",
+    tls: TlsOption = False,
+    tls_ca: TlsCaOption = None,
+    tls_certificate: TlsCertificateOption = None,
+    tls_key: TlsKeyOption = None,
     timeout: Annotated[float | None, typer.Option(help="seconds after which the request is given up")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="print a JSON object per answer at the end instead of text")
@@ -58,7 +72,7 @@ def generate(
     if not as_json and (logprobs is not None or prompt_logprobs is not None):
         raise typer.BadParameter("log-probabilities are printed with --json only", param_hint="--logprobs")
     from cli.calls import answers_of, gateway_channel
-    from cli.options import accept_any_bytes, gateway_address
+    from cli.options import accept_any_bytes, gateway_address, tls_files
     from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
     options = gateway_pb2.GenerateOptions(
@@ -84,13 +98,14 @@ def generate(
         beam_width=beam_width,
         length_penalty=length_penalty,
     )
+    files = tls_files(wanted=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key)
     accept_any_bytes()
     text = sys.stdin.read() if prompt == "-" else prompt
     request = gateway_pb2.GenerateRequest(model=model, prompt=text, options=options)
     address = gateway_address(address)
     several = n is not None and n > 1
     answers: list[gateway_pb2.GenerateResponse] = []
-    with gateway_channel(address) as channel:
+    with gateway_channel(address, files, api_key) as channel:
         call = gateway_pb2_grpc.GatewayServiceStub(channel).Generate(request, timeout=timeout)
         try:
             for answer in answers_of(call):

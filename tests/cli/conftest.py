@@ -1,10 +1,11 @@
 """A gateway that follows a script, over real gRPC, so that what the commands print can be foreseen."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -22,15 +23,22 @@ class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
 
     "fail": INVALID_ARGUMENT naming two fields. "loading": UNAVAILABLE with a reason. "hang": one word, then nothing
     until the caller cancels. "break off": one word, then the error that a lost connection makes.
+
+    Attributes:
+        requests: those of Generate and Chat.
+        keys: the metadata ``authorization`` of all calls, empty for none.
+        cancelled: set when a call that hangs was cancelled.
     """
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
+        self.keys: list[str] = []
         self.cancelled = threading.Event()
 
     async def Generate(
         self, request: gateway_pb2.GenerateRequest, context: Any
     ) -> AsyncIterator[gateway_pb2.GenerateResponse]:
+        self._hear(context)
         self.requests.append(request)
         if request.prompt == "fail":
             fields = {"temperature": "must be at least 0, found -1", "options.top_p": "must lie in (0, 1], found 2"}
@@ -64,6 +72,7 @@ class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
             yield gateway_pb2.GenerateResponse(index=index, finish_reason=gateway_pb2.FINISH_REASON_LENGTH, usage=usage)
 
     async def Chat(self, request: gateway_pb2.ChatRequest, context: Any) -> AsyncIterator[gateway_pb2.ChatResponse]:
+        self._hear(context)
         self.requests.append(request)
         if request.messages[-1].content == "fail":
             raise invalid_argument("messages", "too long")
@@ -74,7 +83,11 @@ class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
         yield gateway_pb2.ChatResponse(content="messages", finish_reason=gateway_pb2.FINISH_REASON_STOP)
 
     async def ListModels(self, request: gateway_pb2.ListModelsRequest, context: Any) -> gateway_pb2.ListModelsResponse:
+        self._hear(context)
         return gateway_pb2.ListModelsResponse(models=[gateway_pb2.Model(id="parrot")])
+
+    def _hear(self, context: Any) -> None:
+        self.keys.append(dict(context.invocation_metadata()).get("authorization", ""))
 
 
 class RunningGateway:
@@ -129,11 +142,14 @@ Octavo = Callable[..., subprocess.CompletedProcess[str]]
 def octavo() -> Octavo:
     """Runs ``octavo`` with arguments and what it reads on stdin, as a process of its own."""
 
-    def run(arguments: Sequence[str | bytes], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def run(
+        arguments: Sequence[str | bytes], stdin: str = "", environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "cli.main", *arguments]
         return subprocess.run(
             command,
             input=stdin,
+            env={**os.environ, **(environ or {})},
             capture_output=True,
             encoding="utf-8",
             errors="surrogateescape",

@@ -1,0 +1,249 @@
+"""What operators ask of services on the command line, of three real ones with tenants and TLS between all of them.
+
+The last two tests drain the gateway and the worker, which holds for good.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from authority import Authority
+from byte_model import byte_model
+from processes import Stack, running_stack
+
+from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
+from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
+from service.channels import TlsFiles, open_channel
+from service.errors import error_info_of
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl"),
+]
+
+KEYS = {"alice": "key-of-alice-0123456789", "boss": "key-of-boss-0123456789"}
+TENANTS = "\n".join(
+    f'[tenants.{name}]\nkeys = ["{hashlib.sha256(key.encode()).hexdigest()}"]\n{row}'
+    for (name, key), row in zip(KEYS.items(), ("tokens_per_minute = 100_000", "operator = true"), strict=True)
+)
+# Longer than any test runs: 8,000 tokens of one block each 16.
+LONG = 8000
+
+
+class Shell:
+    """Runs ``octavo`` as somebody who holds a key, a certificate, or neither."""
+
+    def __init__(self, octavo: Any, stack: Stack, authority: Authority) -> None:
+        self._octavo = octavo
+        self._stack = stack
+        self.authority = authority
+
+    def __call__(self, *arguments: str, key: str = "", environ: dict[str, str] | None = None) -> Any:
+        addresses = {
+            "OCTAVO_ADDRESS": self._stack.gateway.address,
+            "OCTAVO_WORKER_ADDRESS": self._stack.worker.address,
+            "OCTAVO_MANAGER_ADDRESS": self._stack.manager.address,
+            "OCTAVO_TLS_CA": str(self.authority.ca),
+            "OCTAVO_API_KEY": KEYS.get(key, key),
+        }
+        return self._octavo(list(arguments), environ=addresses | (environ or {}))
+
+    def known(self, *arguments: str, key: str = "") -> Any:
+        """With a certificate of the authority, which workers and the manager ask for."""
+        certificate, own = self.authority.files["operator"]
+        shown = {"OCTAVO_TLS_CERTIFICATE": str(certificate), "OCTAVO_TLS_KEY": str(own)}
+        return self(*arguments, key=key, environ=shown)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"), ("manager", "worker", "gateway", "operator"))
+
+
+@pytest.fixture(scope="module")
+def stack(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("operated")
+    tenants = folder / "tenants.toml"
+    tenants.write_text(TENANTS)
+    model = byte_model(folder / "model", max_position_embeddings=16384)
+    gateway = authority.serve("gateway")
+    with running_stack(
+        model,
+        manager_flags=authority.serve("manager", ca="tls-ca"),
+        worker_flags={
+            **authority.serve("worker"),
+            **authority.reach("manager", "worker"),
+            "num-blocks": 700,
+            "threads": 1,
+            "served-name": "tiny",
+            "pool": "p",
+        },
+        gateway_flags={
+            # Clients show keys, no certificates.
+            **{name: value for name, value in gateway.items() if name != "tls-client-ca"},
+            **authority.reach("worker", "gateway"),
+            "tenants": tenants,
+        },
+    ) as running:
+        yield running
+
+
+@contextmanager
+def long_stream(stack: Stack, authority: Authority) -> Iterator[Any]:
+    """A stream of alice's through the gateway that has begun; it ends with the block."""
+    options = gateway_pb2.GenerateOptions(max_tokens=LONG, ignore_eos=True)
+    request = gateway_pb2.GenerateRequest(prompt="abc", options=options)
+    with open_channel(stack.gateway.address, TlsFiles(authority.ca)) as channel:
+        metadata = [("authorization", f"Bearer {KEYS['alice']}")]
+        call = gateway_pb2_grpc.GatewayServiceStub(channel).Generate(request, timeout=120, metadata=metadata)
+        next(call)
+        yield call
+        call.cancel()
+
+
+@pytest.fixture
+def shell(octavo: Any, stack: Stack, authority: Authority) -> Shell:
+    return Shell(octavo, stack, authority)
+
+
+def test_text_takes_a_key_and_an_authority(shell: Shell, tmp_path: Path) -> None:
+    asked = ["generate", "hello", "--max-tokens", "4", "--ignore-eos", "--json"]
+    done = shell(*asked, key="alice")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["usage"]["completion_tokens"] == 4
+
+    missing = shell(*asked)
+    assert missing.returncode == 1
+    assert "(MISSING_API_KEY): give --api-key, or OCTAVO_API_KEY" in missing.stderr
+    wrong = shell(*asked, key="key-of-nobody-0123456789")
+    assert wrong.stderr == "octavo: unauthenticated: the API key is nobody's (INVALID_API_KEY)\n"
+
+    stranger = Authority(tmp_path, ())
+    for environ, advice in (
+        ({"OCTAVO_TLS_CA": ""}, "as one does that wants TLS (--tls-ca) or a certificate"),
+        ({"OCTAVO_TLS_CA": str(stranger.ca)}, "not by the authority that was named"),
+        ({"OCTAVO_TLS_CA": str(shell.authority.files["gateway"][1])}, "a file of TLS is no PEM"),
+        ({"OCTAVO_TLS_CA": str(tmp_path / "nowhere")}, "a file of TLS cannot be read"),
+    ):
+        refused = shell(*asked, key="alice", environ=environ)
+        assert (refused.returncode, refused.stdout) == (1, ""), environ
+        assert advice in refused.stderr
+        assert refused.stderr.count("\n") == 1, refused.stderr
+    half = shell(*asked, "--tls-key", str(tmp_path), key="alice")
+    assert half.returncode == 2
+    assert "--tls-certificate and --tls-key go together" in half.stderr
+
+
+def test_a_pool_is_looked_at_over_mutual_tls(shell: Shell) -> None:
+    stranger = shell("check")
+    assert stranger.returncode == 1
+    assert "wants TLS (--tls-ca) or a certificate" in stranger.stderr
+    looked = shell.known("inspect", "--json")
+    assert json.loads(looked.stdout)["pool"]["summary"]["header"]["pool"] == "p"
+
+    done = shell.known("check", "--json")
+    (verdict,) = json.loads(done.stdout)
+    assert (done.returncode, verdict["pool"], verdict["violations"]) == (0, "p", [])
+    again = shell.known("check", "--pool", "p")
+    assert again.returncode == 0
+    assert re.fullmatch(
+        r"pool 'p', step \d+: every invariant holds \(\d+\.\d{3} s, state [0-9a-f]{16}\)\n", again.stdout
+    )
+    unknown = shell.known("check", "--pool", "q")
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert "(POOL_NOT_FOUND)" in unknown.stderr
+
+
+def test_a_cache_is_reset_once_and_not_while_it_is_used(shell: Shell, stack: Stack) -> None:
+    # 40 tokens fill two blocks of 16.
+    assert shell("generate", "y" * 40, "--max-tokens", "1", key="alice").returncode == 0
+    done = shell.known("reset-cache", "--wait", "30")
+    assert done.returncode == 0
+    (cleared,) = [int(word) for word in done.stdout.split() if word.isdigit()]
+    assert cleared >= 2
+    assert json.loads(shell.known("reset-cache", "--all", "--json").stdout) == {"cleared_blocks": {"p": 0}}
+    with long_stream(stack, shell.authority):
+        used = shell.known("reset-cache")
+        assert (used.returncode, used.stdout) == (1, "")
+        assert "(CACHE_IN_USE)" in used.stderr
+    both = shell.known("reset-cache", "--all", "--pool", "p")
+    assert both.returncode == 2
+
+
+def test_workers_and_tenants_are_listed_for_operators(shell: Shell, stack: Stack) -> None:
+    refused = shell("workers", key="alice")
+    assert refused.returncode == 1
+    assert "(OPERATORS_ONLY): give --api-key of a tenant with operator = true" in refused.stderr
+
+    with long_stream(stack, shell.authority):
+        done = shell("workers", "--json", key="boss")
+        tenants = json.loads(shell("tenants", "--json", key="boss").stdout)
+    (worker,) = json.loads(done.stdout)["workers"]
+    assert done.returncode == 0
+    assert (worker["address"], worker["model"], worker["pool"]) == (stack.worker.address, "tiny", "p")
+    assert (worker["trouble"], worker["samples"]) == ("", 1)
+    alice, boss = tenants["tenants"]
+    assert (alice["tenant"], alice["running_calls"], alice["tokens_per_minute"]) == ("alice", 1, 100_000)
+    assert int(alice["prompt_tokens"]) > 0
+    assert (boss["tenant"], boss["operator"], "tokens_left" in boss) == ("boss", True, False)
+
+    table = shell("tenants", key="boss")
+    assert table.returncode == 0
+    assert " of 100,000\n" in table.stdout
+    # The tests above came without a key and with a wrong one.
+    assert re.search(r"calls without a key of any tenant: \d+\n", table.stdout)
+    assert "ready" in shell("workers", key="boss").stdout
+
+
+def test_a_drained_gateway_finishes_what_runs(shell: Shell, stack: Stack) -> None:
+    assert "(OPERATORS_ONLY)" in shell("drain", "gateway", key="alice").stderr
+    with long_stream(stack, shell.authority) as stream:
+        done = shell("drain", "gateway", "--json", key="boss")
+        assert (done.returncode, json.loads(done.stdout)["running"]) == (0, 1)
+        refused = shell("generate", "hello", key="alice")
+        assert "octavo: unavailable: the gateway drains: it takes no new requests (SHUTTING_DOWN)" in refused.stderr
+        impatient = shell("drain", "gateway", "--wait", "--timeout", "0.2", key="boss")
+        assert impatient.returncode == 1
+        assert "the wait is over with 1 call still running" in impatient.stderr
+        next(stream)  # it was not cut
+    waited = shell("drain", "gateway", "--wait", "--timeout", "60", key="boss")
+    assert waited.returncode == 0
+    assert waited.stdout.endswith("drains: nothing runs any more, it can be stopped\n")
+
+
+def test_a_drained_worker_finishes_what_runs_and_gateways_leave_it_out(shell: Shell, stack: Stack) -> None:
+    identity = shell.authority.identity("operator")
+    with open_channel(stack.worker.address, identity) as channel:
+        worker = worker_pb2_grpc.WorkerServiceStub(channel)
+        request = worker_pb2.GenerateRequest(token_ids=[1, 2, 3])
+        request.stop.max_tokens, request.stop.ignore_eos = LONG, True
+        call = worker.Generate(request, timeout=120)
+        next(call)
+        done = shell.known("drain", "worker", "--json")
+        assert (done.returncode, json.loads(done.stdout)["running"]) == (0, 1)
+        with pytest.raises(grpc.RpcError, match="draining") as caught:
+            list(worker.Generate(request, timeout=60))
+        info = error_info_of(caught.value)
+        assert info is not None
+        assert info.reason == "NOT_READY"
+        stack.gateway.wait_log("cannot be used: draining")
+        listed = shell("workers", key="boss")
+        assert listed.returncode == 1
+        assert f"{stack.worker.address} cannot be used: draining\n" in listed.stdout
+        next(call)
+        call.cancel()
+    assert shell.known("drain", "worker", "--wait", "--timeout", "60").returncode == 0
+    # A pool is drained at its manager, which goes on to show it.
+    drained = shell.known("drain", "pool", "--wait", "--timeout", "60")
+    assert drained.stdout == "pool 'p' drains: nothing runs any more, it can be stopped\n"
+    with open_channel(stack.manager.address, identity) as channel:
+        manager = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
+        assert [pool.draining for pool in manager.ListPools(inspect_pb2.ListPoolsRequest()).pools] == [True]
