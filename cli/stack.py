@@ -142,7 +142,7 @@ def gateway_command(
 ) -> list[str]:
     # An address that is missing here is one not to listen on.
     http = addresses.get(GATEWAY_HTTP, "")
-    listen = {"listen": addresses[GATEWAY], "http_listen": http, "workers": ",".join(workers)}
+    listen: dict[str, object] = {"listen": addresses[GATEWAY], "http_listen": http, "workers": ",".join(workers)}
     # To be looked at alone: among its `managers` it would be asked before a request is routed, and there is one worker.
     listen["inspect_managers"] = manager
     return ["-m", "gateway", *flags({**options.common, **options.gateway, **listen})]
