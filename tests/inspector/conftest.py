@@ -26,6 +26,7 @@ def _load(name: str) -> ModuleType:
 
 
 inspector_records = _load("inspector_records")
+_load("inspected_stack")
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 // camera. Where cells are large enough they are drawn one by one, with their patterns.
 import { drawCell, toneOf } from "./palette.js";
 
-const LARGEST_CELL = 40, LARGEST_ZOOMED = 56, SMALLEST_PATTERN = 9, SMALLEST_GRID = 4;  // CSS pixels
+const LARGEST_CELL = 60, LARGEST_ZOOMED = 72, SMALLEST_PATTERN = 9, SMALLEST_GRID = 4;  // CSS pixels
 const COLUMN_STEP = 8;  // round numbers of blocks to a row, where rows are long
 
 export class BlockMap {
@@ -33,6 +33,7 @@ export class BlockMap {
     canvas.width = Math.max(1, Math.round(canvas.clientWidth * ratio));
     canvas.height = Math.max(1, Math.round(canvas.clientHeight * ratio));
     this.whole = true;
+    this.sprites.clear();
     if (!this.pool) return;
     const count = this.pool.numBlocks + 1;
     [this.columns, this.fit] = fitting(count, canvas.width, canvas.height, Math.round(LARGEST_CELL * ratio));

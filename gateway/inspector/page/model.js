@@ -40,6 +40,10 @@ export class Model {
     this.at = Math.max(this.at, atMs);
     this.look = response;
     if (!this.preemptions.length) this.preemptions = response.recentPreemptions.slice();
+    // No event tells how far a sequence has come since it was admitted; a look does.
+    for (const summary of response.sequences) {
+      if (this.pool?.sequences.get(summary.seq)?.state === summary.state) this.pool.sequences.set(summary.seq, summary);
+    }
     return "look";
   }
 

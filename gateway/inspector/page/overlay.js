@@ -5,7 +5,7 @@
 //   physical  . . . . . . . . . .    the map
 import { SHARED } from "./pool.js";
 
-export const STRIP = 46;  // CSS pixels above the map
+export const STRIP = 88;  // CSS pixels above the map
 const ENTRY = { most: 26, least: 7 }, BOX_TOP = 18;
 const MOTION_MS = 700, STILL_MS = 1_500, MOST_MOTIONS = 200;
 
@@ -67,6 +67,7 @@ export class Overlay {
     context.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
     if (!this.pool) return;
     if (this.picked !== null) this.#drawTable();
+    else this.#drawTitle("click a block, or press n, to see the table of a request");
     if (this.cursor >= 0) this.#frame(this.cursor, this.palette.ink, 2);
     this.#drawMotions(now);
   }
@@ -85,21 +86,12 @@ export class Overlay {
 
   #drawTable() {
     const { context, palette, table, pool } = this, { size, shown } = this.#strip();
-    const title = (text, x) => {
-      context.fillStyle = palette.faint;
-      context.font = "12px system-ui, sans-serif";
-      context.textAlign = "left";
-      context.textBaseline = "alphabetic";
-      context.fillText(text, x, 12);
-    };
-    if (!table.length) {
-      title(`request ${this.picked} has no block in the pool`, 0);
-      return;
-    }
+    if (!table.length) return this.#drawTitle(`request ${this.picked} has no block in the pool`);
     this.first = Math.max(0, Math.min(this.first, table.length - shown));
     const prefix = pool.sharedPrefix(this.picked), part = shown < table.length;
     const range = part ? `, entries ${this.first} to ${this.first + shown - 1} of ${table.length}` : "";
-    title(`request ${this.picked}${range}; ${prefix ? `shared prefix: ${prefix} of ${table.length} blocks` : "nothing shared at its start"}`, 0);
+    const shared = prefix ? `shared prefix: ${prefix} of ${table.length} blocks` : "nothing shared at its start";
+    this.#drawTitle(`request ${this.picked}${range}; ${shared}`);
     // Many arrows at full strength would hide the map.
     const alpha = Math.max(0.16, Math.min(0.9, 14 / shown));
     for (let place = 0; place < shown; place++) this.#drawEntry(place, size, alpha);
@@ -109,6 +101,15 @@ export class Overlay {
       context.fillStyle = palette.tones[SHARED];
       context.fillRect(0, BOX_TOP - 4, end * size - 2, 3);
     }
+  }
+
+  #drawTitle(text) {
+    const { context } = this;
+    context.fillStyle = this.palette.faint;
+    context.font = "12px system-ui, sans-serif";
+    context.textAlign = "left";
+    context.textBaseline = "alphabetic";
+    context.fillText(text, 0, 12);
   }
 
   #drawEntry(place, size, alpha) {

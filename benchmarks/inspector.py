@@ -1,0 +1,293 @@
+"""What the inspector costs: the browser per update of a large pool, and the manager per step with somebody looking.
+
+    python benchmarks/inspector.py [--blocks 100000] [--updates 300] [--seconds 8]
+
+The browser: a manager's pool of so many blocks, watched through `octavo inspect --web` by headless Chromium, rendering
+in software. Every update is a step that changes 1 % of the blocks, which lie scattered over the pool: a sequence comes
+or goes. Counted in the browser, per update: reading the messages, changing the model, drawing the map and waiting until
+the pixels are there, once with all blocks in view and once zoomed in, where cells have patterns.
+
+The manager: 64 sequences decode at a steady pace, with nobody looking and with one viewer, in turns; the difference of
+the process's CPU time, per step.
+"""
+
+import argparse
+import http.client
+import itertools
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import psutil
+
+# A script beside this one is named after the package it measures; it must not hide it.
+HERE = Path(__file__).resolve().parent
+sys.path[:] = [*(folder for folder in sys.path if Path(folder or ".").resolve() != HERE), str(HERE)]
+sys.path.append(str(HERE.parent / "tests" / "support"))
+
+from chromium import Chromium  # noqa: E402
+from kv_load import DecodeLoad  # noqa: E402
+from kv_process import REPOSITORY, manager_process  # noqa: E402
+
+from octavo.kv.v1 import attach_pb2, common_pb2, kv_manager_pb2_grpc, steps_pb2  # noqa: E402
+from service.channels import CHANNEL_OPTIONS  # noqa: E402
+
+POOL = "pool"
+BLOCK_SIZE = 16
+UPDATE_SHARE = 0.01
+FULL_SHARE = 0.6
+UPDATES_PER_SECOND = 15
+DECODING = 64
+
+Step = Callable[[steps_pb2.StepRequest], steps_pb2.StepResponse]
+
+
+@dataclass(slots=True)
+class Churn:
+    """A pool, 60 % of it in use, in which every step changes 1 % of the blocks: a sequence comes, or one goes.
+
+    The first sequences grow in turns, a block each, so the blocks of each lie all over the pool.
+    """
+
+    stub: "kv_manager_pb2_grpc.KvManagerServiceStub"
+    num_blocks: int
+    step: int = 0
+    epoch: int = 0
+    live: list[int] = field(default_factory=list)
+    dice: random.Random = field(default_factory=lambda: random.Random(1))
+    _seqs: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    @property
+    def changed(self) -> int:
+        """Blocks that a step changes."""
+        return round(self.num_blocks * UPDATE_SHARE)
+
+    def begin(self) -> None:
+        """Attach and fill."""
+        spec = attach_pb2.PoolSpec(
+            pool=POOL,
+            worker_id="churn",
+            num_blocks=self.num_blocks,
+            block_size=BLOCK_SIZE,
+            reuse_regime=common_pb2.REUSE_REGIME_ORDERED,
+        )
+        self.epoch = self.stub.Attach(iter([attach_pb2.AttachRequest(pool=spec)])).header.epoch
+        self.live = [next(self._seqs) for _ in range(round(FULL_SHARE / UPDATE_SHARE))]
+        self.send(admits=[self._admit(seq, BLOCK_SIZE) for seq in self.live])
+        for length in range(2 * BLOCK_SIZE, (self.changed + 1) * BLOCK_SIZE, BLOCK_SIZE):
+            self.send(advances=steps_pb2.Advances(seqs=self.live, num_tokens=[length] * len(self.live)))
+
+    def update(self) -> None:
+        """The next step."""
+        if self.step % 2:
+            seq = next(self._seqs)
+            self.send(admits=[self._admit(seq, self.changed * BLOCK_SIZE)])
+            self.live.append(seq)
+        else:
+            seq = self.live.pop(self.dice.randrange(len(self.live)))
+            self.send(releases=[steps_pb2.Release(seq=seq, reason=steps_pb2.RELEASE_REASON_FINISHED)])
+
+    def send(self, **items: object) -> steps_pb2.StepResponse:
+        self.step += 1
+        request = steps_pb2.StepRequest(
+            pool=POOL,
+            epoch=self.epoch,
+            step=self.step,
+            completed_step=self.step - 1,
+            **items,  # type: ignore[arg-type]
+        )
+        response = self.stub.Step(request)
+        assert not response.waiting, response.waiting
+        assert not response.rejected, response.rejected
+        return response
+
+    def _admit(self, seq: int, num_tokens: int) -> steps_pb2.Admit:
+        ids = self.dice.randbytes(4 * self.changed * BLOCK_SIZE)
+        return steps_pb2.Admit(seq=seq, token_ids=ids, num_tokens=num_tokens, arrival=seq)
+
+
+@contextmanager
+def inspector(manager: str) -> Iterator[str]:
+    """`octavo inspect --web` before a manager: the page's address."""
+    command = [
+        sys.executable,
+        "-m",
+        "cli.main",
+        "inspect",
+        "--web",
+        "--web-listen",
+        "127.0.0.1:0",
+        "--address",
+        manager,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise SystemExit("the page did not start")
+            yield line.split()[0]
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+MEASURE = """
+    const { inspector } = await import("/inspect/main.js");
+    // A look at a pixel waits until everything before it is drawn.
+    const draw = inspector.map.draw.bind(inspector.map);
+    inspector.map.draw = (changed) => { draw(changed); inspector.map.context.getImageData(0, 0, 1, 1); };
+    globalThis.page = inspector;
+"""
+
+
+def browser_costs(
+    num_blocks: int, updates: int, *, zoomed: bool, browser: Chromium, page: str, churn: Churn
+) -> list[float]:
+    """Milliseconds per update."""
+    browser.open(page)
+    browser.run(f"return (async () => {{ {MEASURE} }})()")
+    browser.wait_for("page.model.pool !== null")
+    if zoomed:
+        browser.run("while (!page.map.patterned) page.map.zoom(1.3); return 0")
+    browser.wait_for("page.frames.length >= 0")
+    costs: list[float] = []
+    while len(costs) < updates:
+        browser.run("page.frames.length = 0; return 0")
+        for _ in range(UPDATES_PER_SECOND):
+            began = time.perf_counter()
+            churn.update()
+            time.sleep(max(0.0, 1 / UPDATES_PER_SECOND - (time.perf_counter() - began)))
+        browser.wait_for("page.model.step >= arguments[0]", churn.step)
+        frames = browser.run("return page.frames.filter(({ blocks }) => blocks > 0)")
+        # An update that came while another was being drawn is drawn with it, and counts as one of twice the size.
+        costs += [frame["ms"] for frame in frames if frame["blocks"] >= churn.changed]
+    agreed = browser.run("return page.model.pool.kind.length")
+    assert agreed == num_blocks + 1, agreed
+    return costs
+
+
+def measure_browser(num_blocks: int, updates: int) -> None:
+    with (
+        manager_process("--lease-seconds", "600") as (address, _),
+        grpc.insecure_channel(address, CHANNEL_OPTIONS) as channel,
+        inspector(address) as page,
+        Chromium() as browser,
+    ):
+        churn = Churn(kv_manager_pb2_grpc.KvManagerServiceStub(channel), num_blocks)
+        churn.begin()
+        print("| blocks | view | updates | blocks each | p50 ms | p95 ms | longest ms |\n|---|---|---|---|---|---|---|")
+        for zoomed, view in ((False, "all blocks"), (True, "zoomed in, patterns")):
+            costs = browser_costs(num_blocks, updates, zoomed=zoomed, browser=browser, page=page, churn=churn)
+            percentiles = statistics.quantiles(costs, n=100)
+            print(
+                f"| {num_blocks:,} | {view} | {len(costs)} | {churn.changed:,} | {percentiles[49]:.1f} | "
+                f"{percentiles[94]:.1f} | {max(costs):.1f} |"
+            )
+
+
+class Viewer:
+    """Reads the stream as fast as it comes, in a thread."""
+
+    def __init__(self, page: str, manager: str) -> None:
+        address = urllib.parse.urlsplit(page).netloc
+        self._connection = http.client.HTTPConnection(address, timeout=60)
+        query = urllib.parse.urlencode({"manager": manager, "pool": POOL})
+        self._connection.request("GET", f"/inspect/watch?{query}")
+        self._response = self._connection.getresponse()
+        assert self._response.status == 200, self._response.read()
+        self.read_bytes = 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while part := self._response.read1(1 << 16):
+            self.read_bytes += len(part)
+
+    def close(self) -> None:
+        sock = self._connection.sock
+        assert sock is not None
+        sock.shutdown(2)
+        self._reader.join(10)
+        self._connection.close()
+
+
+def pace(
+    step: Step, load: DecodeLoad, process: psutil.Process, seconds: float, step_seconds: float
+) -> tuple[float, int]:
+    """CPU seconds of the manager, and steps taken, at a steady pace."""
+    began, steps = time.perf_counter(), 0
+    before = process.cpu_times()
+    while (now := time.perf_counter()) < began + seconds:
+        step(load.next_request())
+        steps += 1
+        time.sleep(max(0.0, now + step_seconds - time.perf_counter()))
+    after = process.cpu_times()
+    return after.user + after.system - before.user - before.system, steps
+
+
+def measure_manager(seconds: float, step_seconds: float, rounds: int) -> None:
+    load = DecodeLoad(POOL, DECODING, context=512, output=256)
+    with (
+        manager_process("--lease-seconds", "600") as (address, process),
+        grpc.insecure_channel(address, CHANNEL_OPTIONS) as channel,
+        inspector(address) as page,
+    ):
+        stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
+        total = load.blocks_needed(0)
+        load.epoch = stub.Attach(iter([attach_pb2.AttachRequest(pool=load.spec(total))])).header.epoch
+        stub.Step(load.begin())
+        alone, watched, read = [], [], 0
+        for _ in range(rounds):
+            cpu, steps = pace(stub.Step, load, process, seconds, step_seconds)
+            alone.append(cpu / steps)
+            viewer = Viewer(page, address)
+            pace(stub.Step, load, process, 1.0, step_seconds)  # the snapshot is told once
+            cpu, steps = pace(stub.Step, load, process, seconds, step_seconds)
+            watched.append(cpu / steps)
+            read += viewer.read_bytes
+            viewer.close()
+        added = statistics.median(after - before for before, after in zip(alone, watched, strict=True))
+        print(
+            "\n| sequences | step ms | rounds | manager's CPU us per step, alone | with a viewer | added | of a step |"
+        )
+        print("|---|---|---|---|---|---|---|")
+        print(
+            f"| {DECODING} | {1000 * step_seconds:.0f} | {rounds} | {1e6 * statistics.median(alone):.0f} | "
+            f"{1e6 * statistics.median(watched):.0f} | {1e6 * added:.0f} | {added / step_seconds:.2%} |"
+        )
+        print(json.dumps({"stream_kb_per_second": round(read / rounds / (seconds + 1) / 1e3, 1)}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=100_000)
+    parser.add_argument("--updates", type=int, default=300)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each turn of the manager's")
+    parser.add_argument("--step-ms", type=float, default=20.0, help="how long a step of the worker takes")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=("browser", "manager"), help="one of the two")
+    given = parser.parse_args()
+    print(
+        f"{platform.processor()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, software rendering\n"
+    )
+    if given.only != "manager":
+        measure_browser(given.blocks, given.updates)
+    if given.only != "browser":
+        measure_manager(given.seconds, given.step_ms / 1000, given.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""The page in headless Chromium, before the three services with a tiny model.
+
+A pool of 128 blocks of 16 tokens = 2,048 slots. The model writes "abc..." for ever, so a request ends where max_tokens
+says. Requests that nobody reads stay as they are for as long as a test looks.
+"""
+
+import http.client
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import successor_model
+from chromium import Chromium
+from inspected_stack import Inspected, inspected_stack
+from typer.testing import CliRunner
+
+from cli.commands import app
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+NUM_BLOCKS, BLOCK_SIZE = 128, 16
+PICTURES = Path(__file__).resolve().parents[2] / "docs" / "inspector"
+SHARED = 3
+# A letter or a space is a token.
+PROMPT = "the pages of a cache are the blocks of a table, and a table is a list of them "
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return successor_model.write(tmp_path_factory.mktemp("successor"))
+
+
+@pytest.fixture(scope="module")
+def inspected(model: Path) -> Iterator[Inspected]:
+    with inspected_stack(model, num_blocks=NUM_BLOCKS, host_memory_mib=1) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    with Chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(chromium: Chromium, inspected: Inspected) -> Iterator[Chromium]:
+    """The page as it opens, reading the pool. Whatever a test does, the console has nothing to complain of."""
+    chromium.prefer(prefers_color_scheme="light", prefers_reduced_motion="reduce")
+    chromium.open(inspected.page)
+    expose(chromium)
+    chromium.wait_for("page.model.pool !== null && page.model.look !== null")
+    yield chromium
+    assert chromium.complaints() == []
+
+
+def expose(browser: Chromium) -> None:
+    """The page's own object as `page` in the tests' scripts."""
+    browser.run("return import('/inspect/main.js').then(({ inspector }) => { window.page = inspector; })")
+
+
+def picture(browser: Chromium, name: str) -> None:
+    """A picture for docs/, only when asked for: `make inspector-pictures`."""
+    if os.environ.get("OCTAVO_INSPECTOR_PICTURES"):
+        browser.run("page.panelsStale = true; page.panelsAt = 0; return null")
+        browser.wait_for("page.panelsStale === false")
+        browser.screenshot(PICTURES / f"{name}.png")
+
+
+def idle(browser: Chromium) -> None:
+    browser.wait_for("page.model.pool.sequences.size === 0")
+
+
+def test_a_generation_appears_and_a_second_request_shares_its_blocks(page: Chromium, inspected: Inspected) -> None:
+    """78 tokens fill 4 blocks of 16, which whoever asks the same finds."""
+    assert len(PROMPT) == 78
+    idle(page)
+    with inspected.held(prompt=PROMPT, max_tokens=860, temperature=0):
+        (first,) = page.wait_for("page.model.pool.tables.size === 1 && [...page.model.pool.tables.keys()]")
+        page.wait_for("page.model.pool.tables.get(arguments[0]).length > 8", first)
+        page.wait_for("document.querySelectorAll('#requests tr').length === 1")
+        with inspected.held(prompt=PROMPT, max_tokens=860, temperature=0):
+            page.wait_for("page.model.pool.tables.size === 2")
+            page.press("n")
+            assert page.run("return page.picked") == first
+            # 78 tokens: 4 full blocks of 16.
+            assert page.wait_for("page.model.pool.sharedPrefix(arguments[0])", first) == 4
+            assert page.run("return page.model.pool.counts[arguments[0]]", SHARED) == 4
+            page.wait_for("document.querySelector('#picked').textContent.includes('the first 4 shared with')")
+            assert "shared 4" in page.text("#legend")
+            page.press("p")
+            second = page.run("return page.picked")
+            assert second != first
+            page.wait_for("document.querySelector('#log').textContent.includes('64 of them found in the cache')")
+            picture(page, "shared")
+            check_the_picture(page)
+
+
+def check_the_picture(page: Chromium) -> None:
+    """What is drawn is what is known: the middle of a referenced cell has its kind's colour, its edge is a gap."""
+    wrong = page.run(
+        """
+        const { map, model: { pool }, palette } = page, ratio = devicePixelRatio, wrong = [];
+        const { width, height } = map.canvas;
+        const pixels = new Uint32Array(map.context.getImageData(0, 0, width, height).data.buffer);
+        for (let block = 1; block <= pool.numBlocks; block++) {
+          if (pool.kind[block] !== 2) continue;
+          const { x, y, size } = map.place(block);
+          const at = (away) => pixels[Math.round((y + away) * ratio) * width + Math.round((x + away) * ratio)];
+          if (at(0) !== palette.pixels[2] || at(size / 2 - 1) !== palette.groundPixel) wrong.push(block);
+        }
+        return wrong;
+        """
+    )
+    assert wrong == []
+
+
+def test_a_fork_copies_the_block_it_writes(page: Chromium, inspected: Inspected) -> None:
+    """Two samples of one prompt share its 5 blocks, the last of them partly filled: who writes it first gets a copy."""
+    idle(page)
+    inspected.complete(prompt=PROMPT + "!", n=2, max_tokens=20, temperature=1, seed=1)
+    page.wait_for("document.querySelector('#log').textContent.includes('which others rely on: copied to')")
+    assert "forked: it names its parent's blocks" in page.text("#log")
+
+
+def test_a_preemption_is_explained(page: Chromium, inspected: Inspected) -> None:
+    """Two answers of 1,200 tokens take 75 blocks each, and there are 128: one has to give way."""
+    idle(page)
+    inspected.complete(prompt=["one: ", "two: "], max_tokens=1_200, temperature=0)
+    page.wait_for("document.querySelector('#preemptions').textContent.includes('gave way')")
+    told = page.text("#preemptions")
+    assert "gave way to" in told
+    assert "the pool had no block left for it" in told
+    assert "computing again: " in told
+    assert "swapping out and in: " in told
+    assert "swapped out" in told or "forgotten, to be computed again" in told
+    page.wait_for("document.querySelector('#timelines').textContent.match(/(recompute|swap) [1-9]/)")
+    picture(page, "preemption")
+
+
+def test_it_stops_steps_back_and_exports_what_replay_accepts(
+    page: Chromium, inspected: Inspected, tmp_path: Path
+) -> None:
+    idle(page)
+    inspected.complete(prompt=PROMPT + "?", n=2, max_tokens=100, temperature=1, seed=2)
+    idle(page)
+    page.wait_for("page.history.marks.length > 3")
+    page.press(" ")
+    assert page.run("return page.live") is False
+    assert page.text("#live") == "live"
+    held = page.run("return page.shown.step")
+    inspected.complete(prompt="meanwhile", max_tokens=20, temperature=0)
+    page.wait_for("page.model.step > arguments[0]", held)
+    assert page.run("return page.shown.step") == held
+    # Back until somebody is there again.
+    page.run("while (!page.shown.pool.sequences.size && page.shown.at > page.history.first) page.step(false); return 0")
+    assert page.run("return page.shown.pool.sequences.size") > 0
+    assert "ago" in page.text("#clock")
+    later = page.run("return page.shown.at")
+    page.press(",")
+    assert page.run("return page.shown.at") < later
+    page.press(".")
+    assert page.run("return page.shown.at") == later
+    page.press("l")
+    assert page.run("return page.live") is True
+    page.wait_for("document.querySelector('#clock').textContent === 'live'")
+    exported = tmp_path / "page.record"
+    exported.write_bytes(bytes(page.run("return Array.from(page.export())")))
+    done = CliRunner().invoke(app, ["replay", str(exported)])
+    assert done.exit_code == 0, done.output
+    assert " accounts of the manager compared" in done.output
+    page.run("page.open(new Uint8Array(arguments[0])); return 0", list(exported.read_bytes()))
+    assert page.run("return [page.stream, page.live]") == [None, False]
+    assert page.run("return page.shown.pool.numBlocks") == NUM_BLOCKS
+
+
+def test_everything_can_be_done_from_the_keyboard(page: Chromium, inspected: Inspected) -> None:
+    idle(page)
+    with inspected.held(prompt=PROMPT, max_tokens=1_600, temperature=0):
+        (seq,) = page.wait_for("page.model.pool.tables.size === 1 && [...page.model.pool.tables.keys()]")
+        block = page.wait_for("page.model.pool.tables.get(arguments[0])[5]", seq)
+        # Tab reaches the map and everything behind it.
+        reached = set()
+        for _ in range(40):
+            page.press("Tab")
+            reached.add(page.run("return document.activeElement.id || document.activeElement.textContent"))
+        assert {"pools", "pause", "export", "open", "theme", "help", "canvases", "time", "live", str(seq)} <= reached
+        page.run("document.getElementById('canvases').focus(); return 0")
+        columns = page.run("return page.map.columns")
+        page.press("ArrowRight", *["ArrowDown"] * (block // columns), *["ArrowRight"] * (block % columns))
+        assert page.run("return page.overlay.cursor") == block
+        assert page.text("#said").startswith(f"block {block}, ")
+        assert f"of 1 request: {seq}" in page.text("#said")
+        page.press("Enter")
+        assert page.run("return page.picked") == seq
+        page.press("Escape")
+        assert page.run("return page.picked") is None
+        before = page.run("return page.map.scale")
+        page.press("+", "+")
+        assert page.run("return page.map.scale") > before
+        page.press("0")
+        assert page.run("return page.map.scale") == before
+        page.press("?")
+        assert page.run("return document.getElementById('keys').open") is True
+        page.press("Escape")
+        assert page.run("return document.getElementById('keys').open") is False
+
+
+def test_a_block_pointed_at_says_what_it_is_and_never_what_it_holds(page: Chromium, inspected: Inspected) -> None:
+    idle(page)
+    with inspected.held(prompt=PROMPT, max_tokens=1_600, temperature=0):
+        (seq,) = page.wait_for("page.model.pool.tables.size === 1 && [...page.model.pool.tables.keys()]")
+        block = page.run("return page.model.pool.tables.get(arguments[0])[0]", seq)
+        page.wait_for("page.model.pool.digest(arguments[0])", block)
+        left, top = page.run(
+            "const { left, top } = document.getElementById('map').getBoundingClientRect();"
+            "const { x, y } = page.map.place(arguments[0]); return [left + x, top + y]",
+            block,
+        )
+        page.point(left, top)
+        page.wait_for("document.getElementById('block').textContent.includes('references')")
+        said = page.text("#block")
+        digest = page.run("return page.model.pool.digest(arguments[0])", block)
+        assert digest in said
+        assert f"block{block}" in said
+        assert f"requests{seq}" in said
+        assert "tokens" not in said
+        page.point(left, top, click=True)
+        assert page.run("return page.picked") == seq
+    status, body = get(inspected.http, f"/inspect/tokens?manager={inspected.manager}&pool=default&digest={digest}")
+    assert (status, body["error"]["code"]) == (403, "tokens_not_told")
+
+
+def test_dark_is_dark_and_follows_the_system_or_the_button(page: Chromium) -> None:
+    def luminance() -> float:
+        ground = page.run("return getComputedStyle(document.documentElement).backgroundColor")
+        red, green, blue = map(float, re.findall(r"[0-9.]+", ground)[:3])
+        return float(0.2126 * red + 0.7152 * green + 0.0722 * blue)
+
+    light, ground = luminance(), page.run("return page.palette.groundPixel")
+    assert light > 200
+    page.prefer(prefers_color_scheme="dark", prefers_reduced_motion="reduce")
+    page.wait_for("page.palette.groundPixel !== arguments[0]", ground)
+    assert luminance() < 50
+    picture(page, "dark")
+    page.press("t")
+    assert luminance() == light
+    page.press("t", "t")
+    assert luminance() < 50
+
+
+def test_kinds_differ_in_luminance(page: Chromium) -> None:
+    """Whoever sees no colours still tells kinds apart: neighbours in luminance have a contrast of 1.2 at least."""
+    for scheme in ("light", "dark"):
+        page.prefer(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
+        page.run("page.recolour(); return 0")
+        tones = page.run(
+            """
+            return Array.from(page.palette.pixels, (pixel) => [0, 8, 16].map((shift) => (pixel >> shift) & 255));
+            """
+        )
+        bright = sorted(map(relative_luminance, tones[:5]))
+        ratios = [(above + 0.05) / (below + 0.05) for below, above in itertools.pairwise(bright)]
+        assert min(ratios) > 1.2, (scheme, ratios)
+
+
+def relative_luminance(rgb: list[int]) -> float:
+    """As WCAG defines it."""
+    linear = [
+        value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4 for value in (c / 255 for c in rgb)
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def get(address: str, path: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
