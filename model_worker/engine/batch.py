@@ -21,6 +21,7 @@ class Limits:
         max_sequences: most sequences with a table; at most the token budget, so that every decode fits a step.
         watermark_blocks: kept free by admissions while others run.
         ageing_seconds: waiting this long in the queue counts as much as one step of priority.
+        steps_ahead: for how many steps a decoding sequence asks room, where there is plenty (design 3.8).
     """
 
     num_blocks: int
@@ -30,6 +31,7 @@ class Limits:
     max_chunk: int
     watermark_blocks: int = 0
     ageing_seconds: float = 10.0
+    steps_ahead: int = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,11 @@ class Engine:
         if self._scheduler.epoch:
             self.statistics.reattaches += 1
         self._lease_seconds = answer.lease_ms / 1000
-        self._scheduler.attach(answer, reserve=inspect_pb2.CAPABILITY_PREEMPTION not in capabilities)
+        self._scheduler.attach(
+            answer,
+            reserve=inspect_pb2.CAPABILITY_PREEMPTION not in capabilities,
+            room_ahead=inspect_pb2.CAPABILITY_ROOM_AHEAD in capabilities,
+        )
         self._attached, self._last_loss = True, ""
         logger.info(
             "pool %s attached: epoch %d, %d blocks, %d sequences adopted",

@@ -34,19 +34,20 @@ def build(scheduler: "Scheduler") -> steps_pb2.StepRequest:
     _release(scheduler, request)
     budget = _advance(scheduler, request, scheduler.limits.max_batch_tokens)
     _ask(scheduler, request, budget)
+    if says_something(request):
+        _look_ahead(scheduler, request)
     return request
 
 
 def says_something(request: steps_pb2.StepRequest) -> bool:
-    """Whether a request asks for or tells anything but that time passes."""
-    return bool(
-        request.commits.seqs
-        or request.advances.seqs
-        or request.releases
-        or request.forks
-        or request.admits
-        or request.resumes
-    )
+    """Whether a request asks for or tells anything that cannot wait. Commits can: nobody else needs them at once."""
+    return bool(request.advances.seqs or request.releases or request.forks or request.admits or request.resumes)
+
+
+def take_back(scheduler: "Scheduler", request: steps_pb2.StepRequest) -> None:
+    """The request is not sent: what it would have committed goes with a later one."""
+    for seq, start in zip(request.commits.seqs, request.commits.starts, strict=True):
+        scheduler.running[seq].committed = start
 
 
 def _commit(scheduler: "Scheduler", request: steps_pb2.StepRequest) -> None:
@@ -151,6 +152,29 @@ def _advance(scheduler: "Scheduler", request: steps_pb2.StepRequest, budget: int
         scheduler.planned[sequence.seq] = end
         _grow(request, sequence, end)
     return budget
+
+
+def _look_ahead(scheduler: "Scheduler", request: steps_pb2.StepRequest) -> None:
+    """Ask for room ahead (design 3.8) for every lone sequence that decodes: one request then serves many steps.
+
+    Not while anybody waits, when each step has a request anyway, and only where twice as much is left: what is held
+    ahead is missing to others.
+    """
+    if not scheduler.room_ahead or scheduler.queue or scheduler.asking:
+        return
+    rooms = {}
+    for seq, end in scheduler.planned.items():
+        sequence = scheduler.running[seq]
+        room = min(end + scheduler.limits.steps_ahead, sequence.limit - 1)
+        if sequence.group is None and end == sequence.computed + 1 and scheduler.blocks(room) > len(sequence.table):
+            rooms[seq] = room
+    wanted = sum(scheduler.blocks(room) - len(scheduler.running[seq].table) for seq, room in rooms.items())
+    if not rooms or scheduler.pool_stats.free_blocks + scheduler.pool_stats.cached_blocks < 2 * wanted:
+        return
+    named = set(request.advances.seqs)
+    for seq in [one for one in rooms if one not in named]:
+        _grow(request, scheduler.running[seq], scheduler.planned[seq])
+    request.advances.rooms.extend(rooms.get(seq, 0) for seq in request.advances.seqs)
 
 
 def _sits_out(sequence: Sequence) -> bool:

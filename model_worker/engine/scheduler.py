@@ -17,7 +17,7 @@ from model_worker.engine.answer import book, rows_of
 from model_worker.engine.batch import Batch, Ended, Limits
 from model_worker.engine.group import Group, members_of, places_of
 from model_worker.engine.outcomes import aborted
-from model_worker.engine.planning import build, says_something
+from model_worker.engine.planning import build, says_something, take_back
 from model_worker.engine.queue import WaitingQueue
 from model_worker.engine.sequence import EndReason, Phase, Sequence
 from model_worker.engine.statistics import Statistics
@@ -33,6 +33,7 @@ class Scheduler:
         statistics: counters it keeps up to date.
         clock: seconds; for the timelines and for ageing.
         reserve: admit only what fits to its limit beside all running ones, for a manager that cannot preempt.
+        room_ahead: the manager lets sequences grow before they must.
         queue: who has no device blocks, best first.
         running: who has a table, by id; those that ended stay until their release is sent.
         parked: who has its blocks in the host tier, by id.
@@ -53,6 +54,7 @@ class Scheduler:
     epoch: int = 0
     step: int = 0
     reserve: bool = True
+    room_ahead: bool = False
     completed_step: int = 0
     last_seq: int = 0
     queue: WaitingQueue = field(init=False)
@@ -124,11 +126,11 @@ class Scheduler:
 
     # --- the manager comes and goes --------------------------------------------------------------------------------
 
-    def attach(self, answer: attach_pb2.AttachResponse, reserve: bool) -> None:
+    def attach(self, answer: attach_pb2.AttachResponse, reserve: bool, room_ahead: bool = False) -> None:
         """Begin an epoch: whoever the manager has not adopted goes back to the queue."""
         self.pool, self.epoch = answer.header.pool, answer.header.epoch
         self.step = self.completed_step = self.news_step = self.told_step = answer.header.step
-        self.reserve = reserve
+        self.reserve, self.room_ahead = reserve, room_ahead
         self.pool_stats = answer.stats
         self.unsettled = False
         self.withdrawn.clear()
@@ -181,13 +183,14 @@ class Scheduler:
     def plan_unless_quiet(self, never: bool = False) -> steps_pb2.StepRequest | None:
         """As ``plan``, but None when the manager need not be asked: the caller runs its step and calls ``go_on``.
 
-        It need not when the request would say nothing, the manager has heard of the end of all that was ever said, and
-        nobody waits for what others may have released meanwhile (rule 7).
+        It need not when the request would say nothing that cannot wait, the manager has heard of the end of all that
+        was ever said, and nobody waits for what others may have released meanwhile (rule 7).
         """
         self.queue.refresh()
         request = build(self)
         news = says_something(request)
         if not (never or news or self.queue or self.told_step < self.news_step):
+            take_back(self, request)
             return None
         self.told_step = request.completed_step
         if news:

@@ -117,7 +117,7 @@ class Loop:
             parts.append(attach_pb2.AttachRequest(sequences=live))
         else:  # nothing of an earlier epoch may be read again
             self.memory = DeviceMemory(self.limits.num_blocks, self.limits.block_size, self.late_swaps)
-        self.scheduler.attach(self.client.attach(parts), reserve=self.reserve)
+        self.scheduler.attach(self.client.attach(parts), reserve=self.reserve, room_ahead=True)
 
     def lose_manager(self, answered: bool, steps_in_hand: int) -> None:
         """The manager dies, with or without a request unanswered, and another one starts."""

@@ -14,7 +14,7 @@ from model_worker.engine.sequence import EndReason, Phase, Sequence
 def test_a_lone_sequence_is_mentioned_only_at_block_edges() -> None:
     # 6 prompt tokens at block size 4 fill 2 blocks up to slot 8; 10 more tokens end at 16 known, 15 written.
     # The admit covers 6 positions; positions 6 and 7 need no message; blocks 3 and 4 start at positions 8 and 12.
-    loop = Loop(limits())
+    loop = Loop(limits(steps_ahead=0))
     sequence = make_sequence([1, 2, 3, 4, 5, 6], max_tokens=10)
     loop.scheduler.add(sequence)
     loop.drain()
@@ -24,6 +24,39 @@ def test_a_lone_sequence_is_mentioned_only_at_block_edges() -> None:
     # 15 written tokens make no fourth full block.
     commits = [(list(one.commits.starts), list(one.commits.counts)) for one in loop.requests if one.commits.seqs]
     assert commits == [([6], [2]), ([8], [4])]
+    loop.assert_whole()
+
+
+@pytest.mark.unit
+def test_one_request_serves_the_next_steps_of_everybody_that_decodes() -> None:
+    # Three prompts of 5, 6 and 7 tokens at block size 4 cross their edges in three different steps: at position 8 after
+    # 3, 2 and 1 steps. With 8 steps ahead the first that must ask, for end 9, asks room up to 17 (5 blocks) for itself,
+    # to 16 and 15 (4 blocks) for the others.
+    loop = Loop(limits(num_blocks=60, steps_ahead=8, max_batch_tokens=32))
+    prompts = [[1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7]]
+    sequences = [make_sequence(prompt, max_tokens=20) for prompt in prompts]
+    for sequence in sequences:
+        loop.scheduler.add(sequence)
+    loop.drain()
+    grown = [one.advances for one in loop.requests if one.advances.seqs]
+    assert [(list(one.num_tokens), list(one.rooms)) for one in grown[:1]] == [([9, 7, 8], [17, 15, 16])]
+    for sequence, prompt in zip(sequences, prompts, strict=True):
+        assert sequence.tokens == lone_run(prompt, len(prompt) + 20)
+    # 19 positions each behind the prompt, of which the first 1 to 3 lie in its last block: a request in 9 steps.
+    assert len(grown) == 2
+    loop.assert_whole()
+
+
+@pytest.mark.unit
+def test_no_room_is_asked_that_others_could_miss() -> None:
+    # A text of 46 tokens in a pool of 12 blocks of 4: 30 steps ahead are 8 blocks more than it holds, and 16 are never
+    # free; near its end, at 10 blocks, the 2 it will take are all that is left.
+    loop = Loop(limits(num_blocks=12, steps_ahead=30))
+    sequence = make_sequence([1, 2, 3, 4, 5, 6], max_tokens=40)
+    loop.scheduler.add(sequence)
+    loop.drain()
+    assert sequence.tokens == lone_run([1, 2, 3, 4, 5, 6], 46)
+    assert not any(any(request.advances.rooms) for request in loop.requests)
     loop.assert_whole()
 
 
@@ -169,7 +202,7 @@ def test_a_preempted_sequence_comes_back_and_ends_as_if_alone() -> None:
 
 @pytest.mark.unit
 def test_a_new_manager_adopts_the_tables_and_nothing_is_computed_twice() -> None:
-    loop = Loop(limits(num_blocks=20))
+    loop = Loop(limits(num_blocks=20, steps_ahead=0))
     sequence = make_sequence([1, 2, 3, 4, 5, 6], max_tokens=20)
     loop.scheduler.add(sequence)
     for _ in range(5):
@@ -206,6 +239,7 @@ def workloads(draw: st.DrawFn) -> tuple[Limits, list[tuple[str, object]]]:
         max_sequences=draw(st.integers(1, 4)),
         max_chunk=draw(st.integers(1, 24)),
         watermark_blocks=draw(st.integers(0, 2)),
+        steps_ahead=draw(st.integers(0, 6)),
     )
     stems = [[1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 4, 9, 9, 9], [7]]
     arrive = st.tuples(

@@ -24,6 +24,7 @@ def live(dice: random.Random, host_blocks: int, late_swaps: bool, restarts: floa
         max_sequences=most,
         max_chunk=dice.randrange(2, 20),
         watermark_blocks=dice.randrange(2),
+        steps_ahead=dice.choice([0, 1, 2, 5]),
     )
     loop = Loop(limits, reserve=False, adopt=dice.random() < 0.7, host_blocks=host_blocks, late_swaps=late_swaps)
     requests: list[Sequence] = []
@@ -75,7 +76,9 @@ def test_every_sample_ends_as_if_alone_and_the_pool_is_whole(
             seen[name] += getattr(loop.scheduler.statistics, name)
         seen["copies"] += sum(len(batch.copies) for batch in loop.batches)
         seen["returns"] += sum(len(batch.swaps_in) > 0 for batch in loop.batches)
+        seen["rooms"] += sum(any(request.advances.rooms) for request in loop.requests)
         seen["whole groups"] += sum(len(list(request.releases)) > 1 for request in loop.requests)
     print(dict(seen))
     assert min(seen[name] for name in ("forks", "preemptions", "copies", "delayed_requests", "unsent")) > LIVES
+    assert seen["rooms"] > 0
     assert (seen["swaps"] > LIVES // 2) == (seen["returns"] > LIVES // 2) == (host_blocks > 0)
