@@ -10,6 +10,9 @@ BUF ?= npx --yes @bufbuild/buf@1.75.0
 # What was released: clients of these go on working.
 BASELINES := $(wildcard protos/released/*.binpb)
 RELEASE ?= v1
+# Of failures under load, in `make compose-test`.
+ROUNDS ?= 20
+export ROUNDS
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.octavo-installed
@@ -22,7 +25,7 @@ FETCHED := $(MODEL)/octavo-model.json
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help env model serve check lint test clients-test soak protos protos-lint protos-baseline map clean
+.PHONY: help env model serve check lint test clients-test compose-test soak protos protos-lint protos-baseline map clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -64,6 +67,9 @@ test: lint $(FETCHED) ## everything but long runs, GPU and containers
 clients-test: $(INSTALLED) ## the contract with other people's clients, each in an environment of its own
 	tests/clients/setup.sh
 	$(BIN)/pytest -q tests/clients
+
+compose-test: $(INSTALLED) $(FETCHED) ## images and compose on a Docker engine of its own (root, Debian); ROUNDS=20
+	PYTHON=$(abspath $(BIN))/python deploy/compose-test.sh $(MODEL)
 
 soak: $(INSTALLED) $(FETCHED) ## long runs
 	$(BIN)/pytest -m soak
