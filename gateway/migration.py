@@ -79,7 +79,8 @@ class Migrations:
     def __init__(self, router: Router, policy: MigrationPolicy, registry: CollectorRegistry) -> None:
         self.router = router
         self.policy = policy
-        self._attempts: dict[Worker, set[_Attempt]] = {}
+        # By age: those of a frozen worker look for another one in that order.
+        self._attempts: dict[Worker, dict[_Attempt, None]] = {}
         self._news = asyncio.Event()
         self._pauses = Counter(
             "octavo_gateway_pauses",
@@ -94,8 +95,9 @@ class Migrations:
             buckets=PAUSE_BUCKETS,
             registry=registry,
         )
-        for cause in set(Cause) - {Cause.REFUSED}:
-            self._pauses.labels(cause.value)
+        for cause in Cause:
+            if cause is not Cause.REFUSED:
+                self._pauses.labels(cause.value)
         for outcome in _Outcome:
             self._ended.labels(outcome.value)
 
@@ -127,7 +129,7 @@ class Migrations:
         """
         async with worker.generate(request, timeout) as call:
             attempt = _Attempt(call)
-            self._attempts.setdefault(worker, set()).add(attempt)
+            self._attempts.setdefault(worker, {})[attempt] = None
             try:
                 yield call
             except asyncio.CancelledError:
@@ -138,7 +140,7 @@ class Migrations:
                 raise
             finally:
                 attempts = self._attempts[worker]
-                attempts.discard(attempt)
+                del attempts[attempt]
                 if not attempts:
                     del self._attempts[worker]
 
