@@ -48,7 +48,7 @@ def read_counts(
         generated = 1
     begun = {sample.index: list(sample.token_ids) for sample in request.resume.samples}
     chosen_at_end = request.HasField("beam_search") or returned < generated
-    if len(begun) < len(request.resume.samples) or max(begun, default=0) >= returned:
+    if len(begun) < len(request.resume.samples) or max(begun, default=-1) >= returned:
         problems["resume.samples"] = f"indexes must be distinct and below n, which is {returned}"
     elif begun and chosen_at_end:
         problems["resume.samples"] = "samples chosen at the end cannot be resumed"
