@@ -20,12 +20,17 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 class ServiceProcess:
     """``python -m <module>`` with flags; a context manager that leaves no process behind.
 
+    Args:
+        folder: where the module is looked for first; an older build lies elsewhere.
+
     Attributes:
         ready: the ready line, once ``wait_ready`` returned.
         log: stderr so far, for messages when something fails.
     """
 
-    def __init__(self, module: str, *flags: str, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, module: str, *flags: str, environ: Mapping[str, str] | None = None, folder: Path = REPOSITORY
+    ) -> None:
         self.module = module
         self.ready: dict[str, Any] = {}
         self.log: list[str] = []
@@ -36,7 +41,7 @@ class ServiceProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            cwd=REPOSITORY,
+            cwd=folder,
             env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **(environ or {})},
             start_new_session=True,
         )
