@@ -40,7 +40,7 @@ class Tenant:
         weight: its share of the workers beside other tenants that wait.
         best_priority: the smallest priority with which its requests go to a worker, where priorities rank requests of
             all tenants; a smaller one orders only among its own here.
-        operator: whether it may read the metrics of all tenants.
+        operator: whether it may see what all tenants take, and drain the gateway.
         limits: what it may take.
     """
 
