@@ -1,6 +1,7 @@
 """The gateway as a process: starts the server, follows its workers' health, drains at a signal."""
 
 import asyncio
+import gc
 import logging
 
 import grpc.aio
@@ -73,6 +74,10 @@ class Readiness:
             logger.info("%s", "ready" if ready else "not ready: no worker can be used")
         if ready and not self._announced:
             self._announced = True
+            # What start-up allocated lives as long as the process; the collector, which took 40 ms over it, need not
+            # walk it again while streams wait.
+            gc.collect()
+            gc.freeze()
             models = [model.name for model, _ in self._router.models()]
             announce_ready(NAME, self._grpc_address, **self._addresses, models=models)
 
