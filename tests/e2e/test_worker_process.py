@@ -249,6 +249,7 @@ def test_readiness_follows_the_manager(demo_model: Path) -> None:
 
 
 def test_a_frozen_manager_is_noticed_and_its_streams_go_on(demo_model: Path) -> None:
+    """B73, at the manager: a worker without one is not ready, which its gateways see as they see a frozen worker."""
     with running_stack(demo_model, gateway=False) as stack:
         worker = worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address))
         expected = tokens_of(worker.Generate(generate(max_tokens=40, salt="alone"), timeout=60))

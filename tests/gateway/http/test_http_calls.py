@@ -88,6 +88,7 @@ def test_several_answers_are_choices_of_their_own(http: Any) -> None:
 
 
 def test_usage_is_one_chunk_without_choices_and_only_when_asked_for(http: Any) -> None:
+    """B70."""
     body = {"prompt": "abc", "max_tokens": 2, "stream": True}
     for options in (None, {}, {"include_usage": False}):
         chunks = http.post(COMPLETIONS, {**body, "stream_options": options}).events
@@ -138,6 +139,7 @@ def test_stop_strings_end_the_text_and_the_worker(http: Any, toy: Any) -> None:
     ],
 )
 def test_errors_have_openais_shape(http: Any, path: str, body: Any, status: int, param: str | None, code: str) -> None:
+    """B67, B72: what cannot be generated from is named, and the service goes on."""
     for stream in (False, True) if status == 400 else (False,):
         answer = http.post(path, {**body, "stream": stream})
         assert (answer.status, answer.error["param"], answer.error["code"]) == (status, param, code)

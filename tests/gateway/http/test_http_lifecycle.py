@@ -44,6 +44,7 @@ def test_a_slow_reader_holds_the_worker_back(start_worker: Any, start_gateway: A
 
 
 def test_sigterm_lets_streams_finish_and_ends_what_outlives_the_grace(start_worker: Any, start_gateway: Any) -> None:
+    """B91, over HTTP."""
     worker = start_worker("--token-seconds", "0.01")
     gateway, http = started(start_gateway, worker, "--grace-seconds", "2")
     # 50 tokens of 10 ms end within the 2 s; a million do not.
@@ -69,6 +70,7 @@ def test_sigterm_lets_streams_finish_and_ends_what_outlives_the_grace(start_work
 
 
 def test_health_follows_the_worker(start_worker: Any, start_gateway: Any) -> None:
+    """B73, over HTTP."""
     worker = start_worker()
     gateway, http = started(start_gateway, worker)
     assert http.get("/health").status == 200

@@ -56,6 +56,7 @@ def test_a_client_that_leaves_ends_the_workers_call(start_worker: Any, start_gat
 
 
 def test_two_hundred_cancels_leave_nothing_behind(start_worker: Any, start_gateway: Any) -> None:
+    """B42: cut in the middle of an answer, each ends at the worker too, and the next call is served."""
     worker = start_worker("--token-seconds", "0.002")
     gateway = started(start_gateway, worker)
     for _ in range(20):
@@ -66,7 +67,11 @@ def test_two_hundred_cancels_leave_nothing_behind(start_worker: Any, start_gatew
     assert len(list(open_stream(gateway, max_tokens=5))) == 4
 
 
-def test_deadlines_that_race_the_last_message_end_every_call_once(start_worker: Any, start_gateway: Any) -> None:
+@pytest.mark.parametrize("calls", [300, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_deadlines_that_race_the_last_message_end_every_call_once(
+    start_worker: Any, start_gateway: Any, calls: int
+) -> None:
+    """B44."""
     # 10 tokens at 5 ms take about the 60 ms of the deadline, so that it falls before, at and after the last message.
     worker = start_worker("--token-seconds", "0.005")
     gateway = started(start_gateway, worker, "--grace-seconds", "60")
@@ -79,7 +84,7 @@ def test_deadlines_that_race_the_last_message_end_every_call_once(start_worker: 
         return call.code()
 
     with ThreadPoolExecutor(8) as pool:
-        codes = list(pool.map(ended, [0.05 + 0.0002 * number for number in range(300)]))
+        codes = list(pool.map(ended, [0.05 + 0.0002 * (number % 300) for number in range(calls)]))
     assert set(codes) == {grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED}
     # A call that leaked would hold the drain for the whole grace.
     gateway.signal(signal.SIGTERM)
@@ -159,6 +164,7 @@ def test_readiness_follows_the_worker(start_worker: Any, start_gateway: Any, fre
 
 
 def test_a_frozen_worker_is_noticed_within_ten_seconds(start_worker: Any, start_gateway: Any) -> None:
+    """B73: and is used again when it goes on."""
     # A look each second, and two looks of 2 s without an answer: at most 1 + 2 + 2 s.
     worker = start_worker()
     gateway = started(start_gateway, worker)
@@ -173,6 +179,7 @@ def test_a_frozen_worker_is_noticed_within_ten_seconds(start_worker: Any, start_
 
 
 def test_a_web_server_instead_of_a_worker_is_named(start_gateway: Any) -> None:
+    """B50: with its address, and what was expected there."""
     web = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     threading.Thread(target=web.serve_forever, daemon=True).start()
     address = f"127.0.0.1:{web.server_port}"
@@ -237,6 +244,7 @@ def _models_when(gateway: Any, wanted: Callable[[Any], bool]) -> Any:
 
 
 def test_sigterm_lets_running_streams_finish(start_worker: Any, start_gateway: Any) -> None:
+    """B91: none is cut within the grace."""
     worker = start_worker("--token-seconds", "0.01")
     gateway = started(start_gateway, worker, "--grace-seconds", "20")
     streams = [open_stream(gateway, max_tokens=100) for _ in range(10)]
@@ -250,6 +258,7 @@ def test_sigterm_lets_running_streams_finish(start_worker: Any, start_gateway: A
 
 
 def test_sigterm_refuses_new_calls_and_ends_what_outlives_the_grace(start_worker: Any, start_gateway: Any) -> None:
+    """B91: with a status of its own, and exit status 0."""
     worker = start_worker("--token-seconds", "0.01")
     gateway = started(start_gateway, worker, "--grace-seconds", "1")
     streams = [open_stream(gateway) for _ in range(10)]

@@ -189,6 +189,7 @@ def test_variables_and_time_reach_the_template() -> None:
     ],
 )
 def test_errors_name_the_cause_and_the_line(source: str, messages: list[dict[str, str]], error: str, line: int) -> None:
+    """B72."""
     with pytest.raises(ChatTemplateError) as caught:
         ChatTemplate(source, {}).render(messages)
     assert error in str(caught.value)
@@ -266,6 +267,7 @@ DOUBLING = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% 
     ],
 )
 def test_no_input_stalls(source: str, error: str) -> None:
+    """B72: a template is stopped."""
     template = ChatTemplate(source, {}, limits=RenderLimits(steps=10_000, characters=2_000_000, seconds=60))
     with pytest.raises(ChatTemplateError, match=error):
         template.render(MEGABYTE)

@@ -62,8 +62,8 @@ def test_no_character_is_shown_in_parts(name: str, text: str, data: st.DataObjec
 
 
 @pytest.mark.unit
-def test_b58_characters_spread_over_tokens() -> None:
-    """Byte by byte: a piece appears with the last byte of each character, and the broken end only at the finish."""
+def test_characters_spread_over_tokens_come_whole() -> None:
+    """B58, byte by byte: a piece appears with the last byte of each character, the broken end only at the finish."""
     toy = TOYS["byte_level"]
     tokenizer = LOADED["byte_level"]
     one_byte = {tokenizer.token_bytes(id_): id_ for id_ in range(256)}
@@ -112,8 +112,8 @@ def test_a_broken_run_of_byte_tokens_takes_its_whole_characters_with_it() -> Non
         ("metaspace", ["▁▁", "▁", "fox"], ["", " ", "fox"]),
     ],
 )
-def test_b61_leading_spaces(name: str, tokens: list[str], pieces: list[str]) -> None:
-    """Tokens that start with 0, 1 and 2 spaces: only the start of the whole text may lose one."""
+def test_leading_spaces_are_those_of_the_whole(name: str, tokens: list[str], pieces: list[str]) -> None:
+    """B61: tokens that start with 0, 1 and 2 spaces: only the start of the whole text may lose one."""
     ids = ids_of(TOYS[name], *tokens)
     assert stream(LOADED[name], [[id_] for id_ in ids]) == [*pieces, ""]
     assert TOYS[name].backend.decode(ids) == "".join(pieces)

@@ -47,6 +47,7 @@ def slow(stops: list[str], text: str) -> tuple[str, str | None]:
     ],
 )
 def test_cut(stops: list[str], text: str, kept: str, by: str | None) -> None:
+    """B59: the text ends right before the first stop string to be complete."""
     for pieces in ([text], list(text), [text[:4], text[4:]]):
         sent, stop = scan(stops, pieces)
         assert ("".join(sent), stop) == (kept, by)
@@ -90,6 +91,7 @@ def test_refuses_what_cannot_be_a_stop(stop: str) -> None:
     pieces=st.lists(st.text("ab🙂c", max_size=6), max_size=8),
 )
 def test_streaming_equals_the_definition(stops: list[str], pieces: list[str]) -> None:
+    """B59: however the text is cut."""
     sent, stop = scan(stops, pieces)
     assert ("".join(sent), stop) == slow(stops, "".join(pieces))
 
