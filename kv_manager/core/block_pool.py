@@ -303,13 +303,14 @@ class BlockPool:
                     if self.journal is not None:
                         self.journal.blocks.add(block)
         published, unconfirmed = self._published, self.unconfirmed
+        journal = self.journal if self.journal is not None and self.journal.follows_cache else None
         while published and published[0][0] <= step:
             filled_by, filled = published.popleft()
             for block, digest, parent in filled:
                 # It may have been withdrawn or lost, granted and filled anew, by the same step even.
                 if unconfirmed.get(block) == filled_by and self.digest[block] is digest:
-                    if self.journal is not None and not self.first_confirmed_holder(digest):
-                        self.journal.stored(parent, digest)  # unless another holder made it known
+                    if journal is not None and not self.first_confirmed_holder(digest):
+                        journal.stored(parent, digest)  # unless another holder made it known
                     del unconfirmed[block]
         if self.swap_sources:
             self.swap_sources = {block: started for block, started in self.swap_sources.items() if started > step}
@@ -399,5 +400,5 @@ class BlockPool:
             known_to_all = self.unconfirmed.pop(block, None) is None
             if self.journal is not None:
                 self.journal.blocks.add(block)
-                if known_to_all and not self.first_confirmed_holder(digest):
+                if known_to_all and self.journal.follows_cache and not self.first_confirmed_holder(digest):
                     self.journal.removed(digest)

@@ -86,6 +86,11 @@ class Journal:
         """Whether events of ``kind`` are recorded at present."""
         return kind in self._active
 
+    @property
+    def follows_cache(self) -> bool:
+        """Whether events of digests are recorded at present; to be asked before what to tell is looked for."""
+        return watch_pb2.EVENT_KIND_CACHE in self._active
+
     # --- recording
 
     def stored(self, parent: bytes, digest: bytes) -> None:

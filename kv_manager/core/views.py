@@ -1,5 +1,6 @@
 """What people see of a pool: summaries, tables, blocks. Nothing here changes anything."""
 
+import itertools
 from collections.abc import Container, Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import asdict
@@ -61,16 +62,27 @@ def by_rank(pool: "Pool") -> list[Sequence]:
     return sorted(pool.sequences.values(), key=lambda sequence: (*sequence.rank, sequence.id))
 
 
-def block_infos(pool: "Pool", wanted: Iterable[int]) -> list[inspect_pb2.BlockInfo]:
-    """Blocks as they are now, in the order asked for."""
+def block_infos(pool: "Pool", wanted: Iterable[int], likely: Iterable[int] = ()) -> list[inspect_pb2.BlockInfo]:
+    """Blocks as they are now, in the order asked for.
+
+    Args:
+        likely: sequences to look for their owners among first. Reference counts tell when all are found: where a step
+            has granted blocks its own sequences are, and nobody else's table is read.
+    """
     ids = list(wanted)
-    owners: dict[int, list[int]] = {block: [] for block in ids}
-    for sequence in _by_id(pool):
-        for block in sequence.table:
-            told = owners.get(block)
-            if told is not None and block != NULL_BLOCK and len(told) < MAX_OWNERS:
-                told.append(sequence.id)
-    return [block_info(pool, block, owners[block]) for block in ids]
+    owners: dict[int, list[int]] = {block: [] for block in ids if block != NULL_BLOCK}
+    missing = sum(map(pool.blocks.ref_count.__getitem__, owners))
+    first = dict.fromkeys(likely)
+    rest = (seq for seq in pool.sequences if seq not in first)
+    for seq in itertools.chain(first, rest):
+        if not missing:
+            break
+        sequence = pool.sequences.get(seq)
+        for block in sequence.table if sequence is not None else ():
+            if block in owners:
+                owners[block].append(seq)
+                missing -= 1
+    return [block_info(pool, block, sorted(owners.get(block, ()))[:MAX_OWNERS]) for block in ids]
 
 
 def blocks_in_slices(pool: "Pool", wanted: Seq[int]) -> Sliced[inspect_pb2.BlockInfo]:

@@ -1,6 +1,6 @@
 """What watchers are told: the events of a step, and a watcher's way through them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kv_manager.core import views
@@ -26,7 +26,7 @@ class Before(NamedTuple):
 
     @classmethod
     def of(cls, pool: "Pool") -> "Before":
-        parked = frozenset(seq for seq, sequence in pool.sequences.items() if not sequence.running)
+        parked = frozenset(sequence.id for group in pool.host.parked for sequence in pool.groups[group])
         return cls(dict(pool.sequences), parked)
 
 
@@ -44,13 +44,17 @@ def record_step(pool: "Pool", journal: Journal, work: StepWork, before: Before) 
     if journal.records(watch_pb2.EVENT_KIND_TABLES):
         for table in _table_events(pool, work, before):
             journal.add(watch_pb2.EVENT_KIND_TABLES, watch_pb2.WatchResponse(table=table))
-    record_changes(pool, journal)
+    record_changes(pool, journal, [grant.seq for grant in work.response.grants])
 
 
-def record_changes(pool: "Pool", journal: Journal) -> None:
-    """Tell what has changed, be it by a step or by an operator."""
+def record_changes(pool: "Pool", journal: Journal, served: Iterable[int] = ()) -> None:
+    """Tell what has changed, be it by a step or by an operator.
+
+    Args:
+        served: sequences that a step has granted blocks.
+    """
     if journal.records(watch_pb2.EVENT_KIND_BLOCKS) and journal.blocks:
-        changed = watch_pb2.BlocksChanged(blocks=views.block_infos(pool, sorted(journal.blocks)))
+        changed = watch_pb2.BlocksChanged(blocks=views.block_infos(pool, sorted(journal.blocks), served))
         journal.add(watch_pb2.EVENT_KIND_BLOCKS, watch_pb2.WatchResponse(blocks=changed))
     journal.record(pool.header())
 
