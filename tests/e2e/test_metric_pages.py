@@ -218,6 +218,30 @@ def test_every_metric_is_in_the_document_and_no_other(pages: Pages) -> None:
     assert {name for name in named if name not in families} <= CONDITIONAL
 
 
+def test_each_metric_has_one_row_with_its_labels(pages: Pages) -> None:
+    """Of a family without samples yet the labels are not known; ``le`` is a histogram's own."""
+    told = re.findall(r"^\| `(octavo_\w+)` \| ([\w, ]*) ?\|", DOCUMENT.read_text(), flags=re.MULTILINE)
+    rows = {
+        next((name.removesuffix(one) for one in SUFFIXES if name.endswith(one)), name): labels for name, labels in told
+    }
+    assert len(rows) == len(told)
+    families = pages.families()
+    assert set(families) <= set(rows) <= set(families) | CONDITIONAL
+    for name, family in families.items():
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        assert not family.samples or labels == set(filter(None, rows[name].replace(" ", "").split(","))), name
+
+
+def test_panels_do_not_lie_on_each_other() -> None:
+    taken: dict[tuple[int, int], str] = {}
+    for panel in json.loads(BOARD.read_text())["panels"]:
+        place = panel["gridPos"]
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                assert x < 24, panel["title"]
+                assert taken.setdefault((x, y), panel["title"]) == panel["title"]
+
+
 def test_grafana_finds_the_dashboard_and_prometheus_where_they_are() -> None:
     source = yaml.safe_load((GRAFANA / "provisioning" / "datasources" / "prometheus.yml").read_text())
     provider = yaml.safe_load((GRAFANA / "provisioning" / "dashboards" / "octavo.yml").read_text())
