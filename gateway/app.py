@@ -34,6 +34,7 @@ from gateway.text.tokenizer import Tokenizer, TokenizerError
 from gateway.workers import Worker
 from octavo.gateway.v1 import gateway_pb2_grpc, operator_pb2_grpc, registry_pb2_grpc
 from service import logs, traced_calls, tracing
+from service.event_loop import BurstLoop
 from service.process import announce_ready, follow_parent
 from service.serving import Server, catch_signals
 from service.settings import SettingsError
@@ -141,7 +142,8 @@ async def serve(settings: GatewaySettings) -> None:
         "listening on %s, waiting for a worker", grpc_address, extra={"grpc": grpc_address, "http": http_address}
     )
     readiness = Readiness(server, router, migrations, gate, grpc_address, http=http_address, metrics=metrics_address)
-    fleet = Fleet(router, lambda address: Worker(address, models, settings.worker_tls), readiness.update)
+    # A certificate cannot know the addresses that its name stands for: what it has to be for is the name.
+    fleet = Fleet(router, lambda address, name: Worker(address, models, settings.worker_tls, name), readiness.update)
     watchers = [
         asyncio.create_task(discovery.follow(fleet, settings.workers, settings.dns_seconds)),
         asyncio.create_task(follow_announced(fleet, leases)),
@@ -165,7 +167,8 @@ def run(settings: GatewaySettings) -> int:
     follow_parent()
     try:
         tracing.set_up(NAME, wanted=settings.tracing)
-        asyncio.run(serve(settings))
+        with asyncio.Runner(loop_factory=BurstLoop) as runner:
+            runner.run(serve(settings))
     except (OSError, SettingsError, TokenizerError, TracingError) as error:
         logger.error("cannot start: %s", error)
         return 1

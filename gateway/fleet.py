@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 
 from gateway.routing import Router
 from gateway.workers import Changed, Worker
+from service.names import host_of
 
 logger = logging.getLogger(__name__)
 
@@ -21,11 +22,11 @@ class Fleet:
 
     Args:
         router: routes to them.
-        make_worker: a worker at an address.
+        make_worker: a worker at an address, of the host name that brought it; empty where the address came by itself.
         changed: awaited whenever a worker's state changed, or one has gone.
     """
 
-    def __init__(self, router: Router, make_worker: Callable[[str], Worker], changed: Changed) -> None:
+    def __init__(self, router: Router, make_worker: Callable[[str, str], Worker], changed: Changed) -> None:
         self._router = router
         self._make_worker = make_worker
         self._changed = changed
@@ -56,7 +57,7 @@ class Fleet:
             await worker.close()
 
     def _come(self, address: str, source: str) -> None:
-        worker = self._make_worker(address)
+        worker = self._make_worker(address, host_of(source))
         self._here[address] = worker, asyncio.create_task(worker.watch(self._changed))
         self._router.add(worker)
         logger.info("worker %s came", address, extra={"source": source})

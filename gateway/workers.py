@@ -74,8 +74,14 @@ class Trouble:
 class Worker:
     """A worker at an address. Usable while ``trouble`` is None.
 
-    Attributes:
+    Args:
         address: host:port.
+        models: shared by all workers.
+        tls: how to know it and be known to it; None for plain text.
+        name: what its certificate has to be for; empty for the host of the address.
+
+    Attributes:
+        address: as given.
         model: what it serves, or last served; None until it told.
         trouble: why it cannot be used now.
         worker_id: the identity of its process, empty until it told.
@@ -85,7 +91,7 @@ class Worker:
         circuit: how its calls went.
     """
 
-    def __init__(self, address: str, models: ModelCache, tls: TlsFiles | None = None) -> None:
+    def __init__(self, address: str, models: ModelCache, tls: TlsFiles | None = None, name: str = "") -> None:
         self.address = address
         self.model: ServedModel | None = None
         self.trouble: Trouble | None = Trouble("it was not reached yet")
@@ -95,7 +101,7 @@ class Worker:
         self.circuit = Circuit()
         self.worker_id = ""
         self._models = models
-        self._channel = open_aio_channel(address, tls, [BOUNDED_WINDOW])
+        self._channel = open_aio_channel(address, tls, [BOUNDED_WINDOW], verified_as=name)
         self._stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
         self._look_now = asyncio.Event()

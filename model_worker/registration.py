@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc
 import grpc.aio
@@ -67,25 +67,26 @@ class Announcer:
             address=self._request.address, worker_id=self._request.worker_id, leaving=True
         )
         await asyncio.gather(*(self._tell(gateway, request) for gateway in self._channels))
-        await self._keep_channels(())
+        await self._keep_channels({})
 
-    async def _addresses(self) -> list[str]:
-        found: dict[str, None] = {}
+    async def _addresses(self) -> dict[str, str]:
+        """The gateways' addresses, each with the name that its certificate is for: empty for the address's own host."""
+        found: dict[str, str] = {}
         for gateway in self._gateways:
             if not names.is_name(gateway):
-                found[gateway] = None
+                found[gateway] = ""
                 continue
             try:
-                found |= dict.fromkeys(sorted(await names.resolve(gateway)))
+                found |= dict.fromkeys(sorted(await names.resolve(gateway)), names.host_of(gateway))
                 self._troubles.pop(gateway, None)
             except OSError as error:
                 self._note(gateway, f"cannot be resolved: {error}")
-        return list(found)
+        return found
 
-    async def _keep_channels(self, gateways: Collection[str]) -> None:
-        for gateway in gateways:
+    async def _keep_channels(self, gateways: Mapping[str, str]) -> None:
+        for gateway, name in gateways.items():
             if gateway not in self._channels:
-                self._channels[gateway] = open_aio_channel(gateway, self._tls)
+                self._channels[gateway] = open_aio_channel(gateway, self._tls, verified_as=name)
         for gateway in self._channels.keys() - set(gateways):
             await self._channels.pop(gateway).close()
 

@@ -64,10 +64,20 @@ def open_channel(
 
 
 def open_aio_channel(
-    address: str, tls: TlsFiles | None = None, options: Sequence[tuple[str, int]] = ()
+    address: str,
+    tls: TlsFiles | None = None,
+    options: Sequence[tuple[str, int | str]] = (),
+    *,
+    verified_as: str = "",
 ) -> grpc.aio.Channel:
-    """An asyncio channel with ``options`` beside the usual ones. Connects lazily."""
+    """An asyncio channel with ``options`` beside the usual ones. Connects lazily.
+
+    Args:
+        verified_as: the name that the server's certificate has to be for; empty for the host of ``address``.
+    """
     options = [*CHANNEL_OPTIONS, *options]
     if tls is None:
         return grpc.aio.insecure_channel(address, options)
+    if verified_as:
+        options.append(("grpc.ssl_target_name_override", verified_as))
     return grpc.aio.secure_channel(address, tls.channel_credentials(), options)

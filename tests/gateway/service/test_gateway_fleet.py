@@ -105,7 +105,7 @@ async def follower(*targets: str) -> AsyncIterator[tuple[Router, Names, list[int
     async def changed() -> None:
         changes.append(len(router.workers))
 
-    fleet = Fleet(router, lambda address: Worker(address, ModelCache()), changed)
+    fleet = Fleet(router, lambda address, _: Worker(address, ModelCache()), changed)
     said = Names()
     following = asyncio.create_task(discovery.follow(fleet, targets, 0.0, said.resolve))
     await said.asked.get()

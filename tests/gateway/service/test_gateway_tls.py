@@ -23,10 +23,10 @@ pytestmark = [
 ]
 
 
-def make_identity(folder: Path, name: str) -> tuple[Path, Path]:
+def make_identity(folder: Path, name: str, reached_by: str = "IP:127.0.0.1,DNS:localhost") -> tuple[Path, Path]:
     """A key and a certificate of its own for 127.0.0.1; returns (certificate, key)."""
     certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
-    names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName={reached_by}"]
     made = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", certificate]
     subprocess.run(["openssl", "req", "-x509", "-days", "1", *made, *names], check=True, capture_output=True)
     return certificate, key
@@ -35,6 +35,35 @@ def make_identity(folder: Path, name: str) -> tuple[Path, Path]:
 @pytest.fixture
 def identities(tmp_path: Path) -> dict[str, tuple[Path, Path]]:
     return {name: make_identity(tmp_path, name) for name in ("gateway", "worker", "stranger")}
+
+
+def test_workers_of_a_name_are_verified_by_the_name(start_worker: Any, start_gateway: Any, tmp_path: Path) -> None:
+    """No certificate knows the addresses that a lookup brings."""
+    certificate, key = make_identity(tmp_path, "worker", reached_by="DNS:localhost")
+    worker = start_worker("--tls", str(certificate), str(certificate), str(key))
+    port = worker.address.rpartition(":")[2]
+    files = ["--worker-ca", certificate, "--worker-certificate", certificate, "--worker-key", key]
+    by_name = start_gateway(f"dns:///localhost:{port}", *map(str, files))
+    by_name.wait_health(serving=True)
+    by_address = start_gateway(worker.address, *map(str, files))
+    by_address.wait_for(
+        lambda event: "cannot be used" in event.get("message", "") and "Verification Check" in event["message"]
+    )
+
+
+async def test_gateways_of_a_name_are_verified_by_the_name(
+    start_worker: Any, start_gateway: Any, tmp_path: Path
+) -> None:
+    certificate, key = make_identity(tmp_path, "gateway", reached_by="DNS:localhost")
+    token = "operators-secret-token"
+    own = ["--tls-certificate", certificate, "--tls-key", key]
+    gateway = start_gateway("", "--registration-token", token, *map(str, own))
+    name = f"dns:///localhost:{gateway.address.rpartition(':')[2]}"
+    announcer = Announcer([name], start_worker().address, "x", token, TlsFiles(certificate))
+    announcing = asyncio.create_task(announcer.run())
+    await asyncio.to_thread(gateway.wait_event, "ready")
+    announcing.cancel()
+    await announcer.leave()
 
 
 def test_text_streams_over_tls_end_to_end(
