@@ -281,16 +281,7 @@ def test_the_services_find_each_other(overlay: str) -> None:
     assert worker.flags["--pool"] == "$(POD_NAME)"
     assert services["model-worker"]["spec"]["clusterIP"] == "None"
     assert worker.owner["spec"]["serviceName"] == "model-worker"
-    if "OCTAVO_GATEWAY_WORKER_CA" not in gateway:
-        assert gateway["OCTAVO_GATEWAY_WORKERS"] == "dns:///model-worker:50051"
-        return
-    # An address that DNS gave is in no certificate, so they are named one by one.
-    namespace = worker.owner["metadata"]["namespace"]
-    names = [
-        f"model-worker-{number}.model-worker.{namespace}.svc:50051"
-        for number in range(worker.owner["spec"]["replicas"])
-    ]
-    assert gateway["OCTAVO_GATEWAY_WORKERS"].split(",") == names
+    assert gateway["OCTAVO_GATEWAY_WORKERS"] == "dns:///model-worker:50051"
 
 
 def test_only_those_who_need_a_port_reach_it() -> None:
