@@ -7,7 +7,6 @@ says. Requests that nobody reads stay as they are for as long as a test looks.
 import http.client
 import itertools
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +23,6 @@ from cli.commands import app
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 NUM_BLOCKS, BLOCK_SIZE = 128, 16
-PICTURES = Path(__file__).resolve().parents[2] / "docs" / "inspector"
 SHARED = 3
 # A letter or a space is a token.
 PROMPT = "the pages of a cache are the blocks of a table, and a table is a list of them "
@@ -63,14 +61,6 @@ def expose(browser: Chromium) -> None:
     browser.run("return import('/inspect/main.js').then(({ inspector }) => { window.page = inspector; })")
 
 
-def picture(browser: Chromium, name: str) -> None:
-    """A picture for docs/, only when asked for: `make inspector-pictures`."""
-    if os.environ.get("OCTAVO_INSPECTOR_PICTURES"):
-        browser.run("page.panelsStale = true; page.panelsAt = 0; return null")
-        browser.wait_for("page.panelsStale === false")
-        browser.screenshot(PICTURES / f"{name}.png")
-
-
 def idle(browser: Chromium) -> None:
     browser.wait_for("page.model.pool.sequences.size === 0")
 
@@ -96,7 +86,6 @@ def test_a_generation_appears_and_a_second_request_shares_its_blocks(page: Chrom
             second = page.run("return page.picked")
             assert second != first
             page.wait_for("document.querySelector('#log').textContent.includes('64 of them found in the cache')")
-            picture(page, "shared")
             check_the_picture(page)
 
 
@@ -139,7 +128,6 @@ def test_a_preemption_is_explained(page: Chromium, inspected: Inspected) -> None
     assert "swapping out and in: " in told
     assert "swapped out" in told or "forgotten, to be computed again" in told
     page.wait_for("document.querySelector('#timelines').textContent.match(/(recompute|swap) [1-9]/)")
-    picture(page, "preemption")
 
 
 def test_it_stops_steps_back_and_exports_what_replay_accepts(
@@ -246,7 +234,6 @@ def test_dark_is_dark_and_follows_the_system_or_the_button(page: Chromium) -> No
     page.prefer(prefers_color_scheme="dark", prefers_reduced_motion="reduce")
     page.wait_for("page.palette.groundPixel !== arguments[0]", ground)
     assert luminance() < 50
-    picture(page, "dark")
     page.press("t")
     assert luminance() == light
     page.press("t", "t")
