@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
+import service.settings
+from gateway import settings as gateway_settings
 from gateway.http import server as http_server
+from kv_manager import settings as kv_settings
+from model_worker import settings as worker_settings
 from service.serving import NOTICE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +36,14 @@ SERVICES = {
     "gateway": ("gateway", "OCTAVO_GATEWAY_", 50050),
 }
 NAME = "app.kubernetes.io/name"
+# How each reads flags and variables.
+SETTINGS: dict[str, Callable[[list[str]], Any]] = {
+    "kv-manager": lambda arguments: service.settings.load(
+        kv_settings.Settings, program="kv_manager", table="kv_manager", prefix=kv_settings.PREFIX, arguments=arguments
+    ),
+    "model-worker": worker_settings.load,
+    "gateway": gateway_settings.load,
+}
 # Beyond the grace: what is left until a process has ended, on a node that is busy.
 MARGIN_SECONDS = 5
 # Read, not imported: torch would come with it.
@@ -164,6 +176,25 @@ def test_every_flag_and_variable_is_one_of_the_service(overlay: str, name: str) 
         assert re.search(rf"\${variable}\b", text), variable
         # A flag would win over it without a word.
         assert f"--{variable.removeprefix(prefix).lower().replace('_', '-')}" not in pod.flags
+
+
+@each_pod
+def test_the_services_take_their_settings(
+    overlay: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pod = pods(overlay)[name]
+    monkeypatch.chdir(tmp_path)  # where no octavo.toml is
+    for variable, value in pod.config.items():
+        monkeypatch.setenv(variable, value)
+    arguments = [word.replace("$(POD_NAME)", f"{name}-0") for word in pod.container["args"]]
+    settings = SETTINGS[name](arguments)
+    assert settings.grace_seconds == float(pod.flags["--grace-seconds"])
+    secured = any(variable.endswith("_TLS_CERTIFICATE") for variable in pod.config)
+    if name == "model-worker":
+        assert settings.pool == "model-worker-0"
+        assert (settings.server_tls is not None, settings.manager_tls is not None) == (secured, secured)
+    if name == "gateway":
+        assert [settings.worker_tls is not None, settings.manager_tls is not None] == [secured] * 2
 
 
 def test_the_base_names_flags_of_the_services_too() -> None:

@@ -125,7 +125,8 @@ class WorkerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Drain refuses new requests and finishes the running ones.
+        """Drain refuses new requests and finishes the running ones. Health says NOT_SERVING from then on, until the process
+        ends, so that gateways leave the worker out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

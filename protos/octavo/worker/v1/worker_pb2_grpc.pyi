@@ -44,7 +44,9 @@ class WorkerServiceStub:
     GetStats: grpc.UnaryUnaryMultiCallable[octavo.worker.v1.worker_pb2.GetStatsRequest, octavo.worker.v1.worker_pb2.GetStatsResponse]
     """GetStats shows the queue, the batch and the pool."""
     Drain: grpc.UnaryUnaryMultiCallable[octavo.worker.v1.worker_pb2.DrainRequest, octavo.worker.v1.worker_pb2.DrainResponse]
-    """Drain refuses new requests and finishes the running ones."""
+    """Drain refuses new requests and finishes the running ones. Health says NOT_SERVING from then on, until the process
+    ends, so that gateways leave the worker out.
+    """
 
 @typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -68,7 +70,9 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     GetStats: grpc.aio.UnaryUnaryMultiCallable[octavo.worker.v1.worker_pb2.GetStatsRequest, octavo.worker.v1.worker_pb2.GetStatsResponse]  # type: ignore[assignment]
     """GetStats shows the queue, the batch and the pool."""
     Drain: grpc.aio.UnaryUnaryMultiCallable[octavo.worker.v1.worker_pb2.DrainRequest, octavo.worker.v1.worker_pb2.DrainResponse]  # type: ignore[assignment]
-    """Drain refuses new requests and finishes the running ones."""
+    """Drain refuses new requests and finishes the running ones. Health says NOT_SERVING from then on, until the process
+    ends, so that gateways leave the worker out.
+    """
 
 class WorkerServiceServicer(metaclass=abc.ABCMeta):
     """WorkerService runs one model replica.
@@ -131,6 +135,8 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         request: octavo.worker.v1.worker_pb2.DrainRequest,
         context: _ServicerContext,
     ) -> typing.Union[octavo.worker.v1.worker_pb2.DrainResponse, collections.abc.Awaitable[octavo.worker.v1.worker_pb2.DrainResponse]]:
-        """Drain refuses new requests and finishes the running ones."""
+        """Drain refuses new requests and finishes the running ones. Health says NOT_SERVING from then on, until the process
+        ends, so that gateways leave the worker out.
+        """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
