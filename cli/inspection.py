@@ -6,15 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.failures import CliError
-from cli.foreign import printable
-from cli.options import UINT32_MAX, UINT64_MAX, ManagerOption
+from cli.options import (
+    UINT32_MAX,
+    UINT64_MAX,
+    ManagerOption,
+    PoolOption,
+    TlsCaOption,
+    TlsCertificateOption,
+    TlsKeyOption,
+    TlsOption,
+)
 
 if TYPE_CHECKING:
     from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
 
 
 def inspect(
-    pool: Annotated[str, typer.Option(help="pool's name [default: the only one]")] = "",
+    pool: PoolOption = "",
     seq: Annotated[int | None, typer.Option(min=0, max=UINT64_MAX, help="show this sequence's block table")] = None,
     block: Annotated[
         int | None, typer.Option(min=0, max=UINT32_MAX, help="show this block: its digest and who shares it")
@@ -24,8 +32,16 @@ def inspect(
         bool, typer.Option(help="check every invariant; steps wait for it, about 5 s per million blocks")
     ] = True,
     live: Annotated[bool, typer.Option("--live", help="draw the pool as it changes; q ends")] = False,
+    web: Annotated[bool, typer.Option("--web", help="serve the inspector page here; Ctrl-C ends")] = False,
+    web_listen: Annotated[
+        str, typer.Option(help="address of the page, host:port; port 0 picks one")
+    ] = "127.0.0.1:8080",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
     address: ManagerOption = "",
+    tls: TlsOption = False,
+    tls_ca: TlsCaOption = None,
+    tls_certificate: TlsCertificateOption = None,
+    tls_key: TlsKeyOption = None,
 ) -> None:
     """Show a pool: blocks by state, live sequences, who gave way lately, and whether everything adds up.
 
@@ -39,14 +55,22 @@ def inspect(
 
     from cli import pool_views
     from cli.calls import channel_to
-    from cli.options import manager_address
+    from cli.options import manager_address, tls_files
+    from cli.pools import only_pool
     from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
 
-    if live and (as_json or blocks or seq is not None or block is not None):
-        raise CliError("--live shows the whole pool: it goes with neither --seq, --block, --blocks nor --json")
-    with channel_to(address := manager_address(address), "KV manager") as channel:
+    if (live or web) and (as_json or blocks or seq is not None or block is not None or (live and web)):
+        flag = "--live" if live else "--web"
+        raise CliError(f"{flag} shows the whole pool: it goes with neither --seq, --block, --blocks nor --json")
+    files = tls_files(wanted=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key)
+    if web:
+        from cli.web import serve_web
+
+        serve_web(manager_address(address), web_listen, files)
+        return
+    with channel_to(address := manager_address(address), "KV manager", tls=files) as channel:
         stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
-        name = pool or _only_pool(stub.ListPools(inspect_pb2.ListPoolsRequest()), address)
+        name = pool or only_pool(stub.ListPools(inspect_pb2.ListPoolsRequest()), address)
         if live:
             _live(stub, name, address)
             return
@@ -92,14 +116,3 @@ def _one_block(
     if not found.blocks:
         raise CliError(f"pool {pool!r} has no block {block}")
     return found
-
-
-def _only_pool(listed: "inspect_pb2.ListPoolsResponse", address: str) -> str:
-    names = [summary.header.pool for summary in listed.pools]
-    match names:
-        case [name]:
-            return name
-        case []:
-            raise CliError(f"the KV manager at {address} has no pool: no model worker is attached")
-        case _:
-            raise CliError(f"which pool? --pool {' or '.join(map(printable, names))}")
