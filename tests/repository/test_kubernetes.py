@@ -349,6 +349,14 @@ def test_gpus_and_threads() -> None:
         assert pod.config["OCTAVO_WORKER_THREADS"] == pod.container["resources"]["requests"]["cpu"]
 
 
+def test_images_are_those_that_compose_builds() -> None:
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / "docker-compose.yml").read_text())
+    services = yaml.safe_load(text)["services"].values()
+    made = {service["image"].removesuffix(":latest") for service in services if "build" in service}
+    used = {pod.container["image"] for overlay in ("cpu", "gpu") for pod in pods(overlay).values()}
+    assert used == made
+
+
 def test_a_changed_setting_restarts_its_pods_and_a_changed_key_does_not() -> None:
     for pod in pods("production").values():
         (source,) = pod.container["envFrom"]
