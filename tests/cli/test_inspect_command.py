@@ -18,7 +18,7 @@ TOKENS = b"".join(token.to_bytes(4, "little") for token in range(6))
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """Two sequences of the same six tokens at block size 4: block 1 is shared, blocks 2 and 3 are their own."""
-    with ServiceProcess("kv_manager", "--listen", "127.0.0.1:0", "--metrics", "") as manager:
+    with ServiceProcess("kv_manager", "--listen=127.0.0.1:0", "--metrics=", "--lease-seconds=600") as manager:
         address = manager.wait_ready().ready["grpc"]
         with open_channel(address) as channel:
             stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
