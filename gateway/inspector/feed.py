@@ -15,8 +15,8 @@ from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc, watch_pb2
 
 logger = logging.getLogger(__name__)
 
-BATCH_MS = 33
-"""A picture has 30 frames a second: what happens between two of them comes in one message."""
+BATCH_MS = 100
+"""What happens meanwhile comes in one message: a message costs the manager more than an event."""
 LOOK_SECONDS = 1.0
 CALL_SECONDS = 5.0
 PROGRAM = "octavo inspector"

@@ -130,7 +130,7 @@ class Chromium:
             const done = arguments[arguments.length - 1], given = Array.from(arguments).slice(0, -1);
             const look = () => {
               let found;
-              try { found = (function () { return CONDITION; }).apply(null, given); } catch (error) { found = false; }
+              try { found = (function () { return (CONDITION); }).apply(null, given); } catch (error) { found = false; }
               if (found) done(found); else requestAnimationFrame(look);
             };
             look();
