@@ -6,7 +6,8 @@
 - ``models``: model folders on this disk
 - ``calls``: calls to a service, by TLS and with a key where asked for; ``api_key``
 - ``inspection``: a manager's pools, tables and blocks; ``live``: as they change
-- ``check``, ``cache_reset``, ``drain``, ``gateway_lists``: what operators ask of services; ``pools``, ``waiting``
+- ``check``, ``cache_reset``, ``drain``, ``abort``, ``gateway_lists``: what operators ask
+- ``pools``, ``waiting``: which pools a command means, and looking again until something is so
 - ``playback``: a manager's record, played back
 - ``estimate``: how much memory a model's keys and values take
 - ``tour``: the pages at work, scene by scene

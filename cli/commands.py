@@ -2,6 +2,7 @@
 
 import typer
 
+from cli.abort import abort
 from cli.cache_reset import reset_cache
 from cli.chat import chat
 from cli.check import check
@@ -32,6 +33,7 @@ app.command()(check)
 app.command()(workers)
 app.command()(tenants)
 app.add_typer(drain, name="drain")
+app.command()(abort)
 app.command()(reset_cache)
 app.command()(replay)
 app.command()(estimate)

@@ -97,10 +97,10 @@ def stack(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @contextmanager
-def long_stream(stack: Stack, authority: Authority) -> Iterator[Any]:
+def long_stream(stack: Stack, authority: Authority, request_id: str = "") -> Iterator[Any]:
     """A stream of alice's through the gateway that has begun; it ends with the block."""
     options = gateway_pb2.GenerateOptions(max_tokens=LONG, ignore_eos=True)
-    request = gateway_pb2.GenerateRequest(prompt="abc", options=options)
+    request = gateway_pb2.GenerateRequest(prompt="abc", options=options, request_id=request_id)
     with open_channel(stack.gateway.address, TlsFiles(authority.ca)) as channel:
         metadata = [("authorization", f"Bearer {KEYS['alice']}")]
         call = gateway_pb2_grpc.GatewayServiceStub(channel).Generate(request, timeout=120, metadata=metadata)
@@ -173,6 +173,17 @@ def test_a_cache_is_reset_once_and_not_while_it_is_used(shell: Shell, stack: Sta
         assert "(CACHE_IN_USE)" in used.stderr
     both = shell.known("reset-cache", "--all", "--pool", "p")
     assert both.returncode == 2
+
+
+def test_a_request_is_ended_by_its_name(shell: Shell, stack: Stack) -> None:
+    with long_stream(stack, shell.authority, request_id="the-one") as stream:
+        done = shell.known("abort", "the-one")
+        assert (done.returncode, done.stdout) == (0, "ended\n")
+        *_, last = stream
+        assert last.finish_reason == gateway_pb2.FINISH_REASON_ABORTED
+    gone = shell.known("abort", "the-one")
+    assert (gone.returncode, gone.stdout) == (1, "")
+    assert f"no request 'the-one' runs or waits at the worker at {stack.worker.address}" in gone.stderr
 
 
 def test_workers_and_tenants_are_listed_for_operators(shell: Shell, stack: Stack) -> None:

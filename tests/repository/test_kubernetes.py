@@ -4,6 +4,7 @@ The base is plain manifests and is checked as it stands. Overlays are built by k
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -347,6 +348,24 @@ def test_gpus_and_threads() -> None:
     # Torch would take every core of the node.
     for pod in (gpu, cpu):
         assert pod.config["OCTAVO_WORKER_THREADS"] == pod.container["resources"]["requests"]["cpu"]
+
+
+@pytest.mark.parametrize("component", ["tenants", "tls"])
+def test_components_go_with_any_overlay(component: str, tmp_path: Path) -> None:
+    command = builder()
+    if command is None:
+        pytest.skip("neither kustomize nor kubectl is installed")
+    # Kustomize takes no absolute path.
+    above = Path(os.path.relpath(KUBERNETES, tmp_path))
+    own = {"resources": [str(above / "overlays" / "cpu")], "components": [str(above / "components" / component)]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(own))
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    manifests = tuple(yaml.safe_load_all(done.stdout))
+    assert [found for manifest in manifests if (found := problems(manifest, VERSIONS[-1]))] == []
+    config = of_kind(manifests, "ConfigMap")
+    (gateway,) = [one["data"] for name, one in config.items() if name.startswith("gateway-")]
+    assert [variable for variable in gateway if variable.startswith(f"OCTAVO_GATEWAY_{component.upper()}")]
 
 
 def test_images_are_those_that_compose_builds() -> None:

@@ -72,7 +72,7 @@ def test_commands_exist_with_their_options(page: str) -> None:
 
 def test_variables_and_flags_of_commands_exist(page: str) -> None:
     variables = {
-        options.GATEWAY_VARIABLE, options.MANAGER_VARIABLE, options.API_KEY_VARIABLE,
+        options.GATEWAY_VARIABLE, options.WORKER_VARIABLE, options.MANAGER_VARIABLE, options.API_KEY_VARIABLE,
         options.CA_VARIABLE, options.CERTIFICATE_VARIABLE, options.KEY_VARIABLE,
     }  # fmt: skip
     text = " ".join(help_of(module) for module in SERVICES.values())
