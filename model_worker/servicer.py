@@ -75,7 +75,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         with worker.counts.refusals():
             stream, engine = await self._admitted(request)
         sequence, span = stream.sequence, tracing.current()
-        tokens = 0
+        tokens, reasons = 0, []
         try:
             spans.follow(span, sequence)
             with worker.counts.request(sequence):
@@ -83,10 +83,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 async with contextlib.aclosing(self._responses(stream)) as responses:
                     async for response in responses:
                         tokens += len(response.token_ids)
+                        if response.HasField("finished"):
+                            reasons.append(response.finished.reason)
                         yield response
         finally:
             _log_end(sequence, tokens)
-            spans.tell(span, sequence, engine, tokens)
+            spans.tell(span, sequence, engine, spans.Sent(tokens, reasons))
             # However the call ends, the engine hears of it; for a sequence that ended this has no effect.
             engine.abort(sequence)
             worker.streams.close(sequence)

@@ -11,11 +11,23 @@ record of the KV manager and the worker's messages go; both as ranges, such as `
 """
 
 import time
+from typing import NamedTuple
 
 from model_worker.engine.engine import Engine
 from model_worker.engine.history import History
 from model_worker.engine.sequence import Sequence, Timeline
+from octavo.worker.v1 import sampling_pb2
 from service.tracing import Span
+
+_REASON = "FINISH_REASON_"
+
+
+class Sent(NamedTuple):
+    """What of a request went to its caller."""
+
+    tokens: int
+    reasons: "list[sampling_pb2.FinishReason]"
+    """Why its samples ended, in that order; those that have not ended are not among them."""
 
 
 def follow(span: Span, sequence: Sequence) -> None:
@@ -30,22 +42,23 @@ def follow(span: Span, sequence: Sequence) -> None:
     span.set("octavo.priority", sequence.priority)
 
 
-def tell(span: Span, sequence: Sequence, engine: Engine, tokens: int) -> None:
+def tell(span: Span, sequence: Sequence, engine: Engine, sent: Sent) -> None:
     """Tell what the engine noted, when the call ends.
 
     Args:
         span: of the request.
         sequence: the request's handle.
         engine: where it ran.
-        tokens: as many were sent.
+        sent: what its caller got.
     """
     line, history = sequence.timeline, sequence.timeline.history
     if history is None:
         return
-    span.set("gen_ai.usage.output_tokens", tokens)
+    span.set("gen_ai.usage.output_tokens", sent.tokens)
     span.set("gen_ai.usage.cache_read.input_tokens", line.cached_tokens)
-    if sequence.end_reason is not None:
-        span.set("gen_ai.response.finish_reasons", [sequence.end_reason.name.lower()])
+    if sent.reasons:
+        names = [sampling_pb2.FinishReason.Name(reason).removeprefix(_REASON).lower() for reason in sent.reasons]
+        span.set("gen_ai.response.finish_reasons", names)
     span.set("octavo.kv.pool", engine.spec.pool)
     span.set("octavo.kv.epoch", engine.epoch)
     span.set("octavo.kv.steps", str(history.manager_steps))
