@@ -64,7 +64,7 @@ pytestmark = pytest.mark.unit
 
 def base_files() -> list[Path]:
     listed = yaml.safe_load((KUBERNETES / "base" / "kustomization.yaml").read_text())["resources"]
-    return [KUBERNETES / "base" / name for name in listed]
+    return [KUBERNETES / "base" / name for name in listed] + [KUBERNETES / "filler.yaml"]
 
 
 def builder() -> list[str] | None:
@@ -323,19 +323,31 @@ def test_only_those_who_need_a_port_reach_it() -> None:
     assert "ingress" not in nobody
     assert "egress" not in nobody
 
-    def callers(name: str, port: str) -> set[str]:
+    found = pods("cpu")
+
+    def peers(name: str, direction: str, port: int) -> set[str]:
+        """Whom a policy lets through a port; "monitoring" and "kube-system" are namespaces."""
+        spec, side = policies[name]["spec"], {"ingress": "from", "egress": "to"}[direction]
         return {
-            source["podSelector"]["matchLabels"][NAME] if "podSelector" in source else "a namespace"
-            for rule in policies[name]["spec"]["ingress"]
+            label
+            for rule in spec.get(direction, [])
             if port in {one["port"] for one in rule["ports"]}
-            for source in rule.get("from", [{"podSelector": {"matchLabels": {NAME: "anybody"}}}])
+            for peer in rule.get(side, [{"podSelector": {"matchLabels": {NAME: "anybody"}}}])
+            for label in next(iter(peer.values()))["matchLabels"].values()
         }
 
-    assert callers("kv-manager", "grpc") == {"gateway", "model-worker"}
-    assert callers("model-worker", "grpc") == {"gateway"}
-    assert callers("gateway", "grpc") == callers("gateway", "http") == {"anybody"}
-    for name in SERVICES:
-        assert callers(name, "metrics") == {"a namespace"}
+    grpc = {name: pod.ports["grpc"] for name, pod in found.items()}
+    assert peers("kv-manager", "ingress", grpc["kv-manager"]) == {"gateway", "model-worker"}
+    assert peers("model-worker", "ingress", grpc["model-worker"]) == {"gateway"}
+    for port in ("grpc", "http"):
+        assert peers("gateway", "ingress", found["gateway"].ports[port]) == {"anybody"}
+    for name, pod in found.items():
+        assert peers(name, "ingress", pod.ports["metrics"]) == {"monitoring"}
+    # And who is let in by one side is let out by the other.
+    assert peers("gateway", "egress", grpc["model-worker"]) == {"model-worker"}
+    assert peers("gateway", "egress", grpc["kv-manager"]) == {"kv-manager"}
+    assert peers("model-worker", "egress", grpc["kv-manager"]) == {"kv-manager"}
+    assert peers("names", "egress", 53) == {"kube-system"}
 
 
 def test_gpus_and_threads() -> None:
