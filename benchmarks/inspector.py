@@ -141,6 +141,14 @@ def inspector(manager: str) -> Iterator[str]:
             process.wait(20)
 
 
+KNOWN = """
+    const { map, model: { pool }, palette } = page, { width, height } = map.cells;
+    const drawn = new Uint32Array(map.cellContext.getImageData(0, 0, width, height).data.buffer);
+    const wrong = Array.from(pool.kind).filter((kind, block) => drawn[block] !== palette.pixels[kind]).length;
+    return [pool.kind.length, pool.counts[0], pool.counts[1], pool.counts[2] + pool.counts[3], wrong];
+"""
+"""Blocks, those free, cached and referenced, and those whose pixel has another colour than their kind's."""
+
 MEASURE = """
     const { inspector } = await import("/inspect/main.js");
     // A look at a pixel waits until everything before it is drawn.
@@ -170,8 +178,9 @@ def browser_costs(
         frames = browser.run("return page.frames.filter(({ blocks }) => blocks > 0)")
         # An update that came while another was being drawn is drawn with it, and counts as one of twice the size.
         costs += [frame["ms"] for frame in frames if frame["blocks"] >= churn.changed]
-    agreed = browser.run("return page.model.pool.kind.length")
-    assert agreed == num_blocks + 1, agreed
+    stats = churn.send().stats
+    known = [num_blocks + 1, stats.free_blocks, stats.cached_blocks, stats.referenced_blocks, 0]
+    assert browser.run(KNOWN) == known, (browser.run(KNOWN), known)
     return costs
 
 

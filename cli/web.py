@@ -77,6 +77,7 @@ def _bind(listen: str) -> socket.socket:
             bound = undone.enter_context(socket.socket(family, socket.SOCK_STREAM))
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((host, int(port)))
+            bound.listen()  # who comes before the server serves has to wait, and is not turned away
             undone.pop_all()
     except (OSError, ValueError, OverflowError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
