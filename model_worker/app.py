@@ -163,13 +163,14 @@ async def _start(
     loop = asyncio.get_running_loop()
     failed = asyncio.Event()
     worker.tokenizer = await _in_thread(lambda: tokenizer_files(settings.model))
-    loaded, pool = await _in_thread(lambda: _load(settings, plan))
-    swaps = await _in_thread(lambda: _host_tier(plan, pool))
-    worker.model = _describe(settings, plan, loaded, worker.worker_id)
     eos = frozenset(plan.config.eos_token_ids)
     limits = ModelLimits(plan.config.vocab_size, plan.max_context, eos, settings.max_sequences)
     tokenizer_json = worker.tokenizer.get("tokenizer.json")
     grammars = GrammarCompiler(tokenizer_json.decode() if tokenizer_json else None, limits.vocab_size, tuple(eos))
+    threading.Thread(target=grammars.prepare, daemon=True).start()  # while the weights are read
+    loaded, pool = await _in_thread(lambda: _load(settings, plan))
+    swaps = await _in_thread(lambda: _host_tier(plan, pool))
+    worker.model = _describe(settings, plan, loaded, worker.worker_id)
     worker.reader = RequestReader(limits, grammars)
     worker.state = f"attaching pool {settings.pool!r} to the KV manager at {settings.manager}"
     worker.engine = Engine(

@@ -18,8 +18,8 @@ from starlette.types import Send
 
 HEAD_SECONDS = 0.25
 
-# What the output must match is compiled before anything is generated, and may be refused: a second for a worker's first
-# grammar, whose vocabulary has to be read too, and some for a large one.
+# What the output must match is compiled before anything is generated, and may be refused: a second or more for a large
+# grammar.
 COMPILE_SECONDS = 5.0
 
 COMMENT = b": waiting\n\n"

@@ -1,5 +1,6 @@
 """Text that belongs to a language: grammars compiled by llguidance, and the masks they put on the logits."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Sequence
@@ -43,10 +44,16 @@ class GrammarCompiler:
     _tokenizer: LLTokenizer | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def prepare(self) -> None:
+        """Read the vocabulary, which takes a second, before anybody waits for it. One that cannot be read is no error
+        yet: it is the caller's of a grammar."""
+        with contextlib.suppress(GrammarError):
+            self._read_tokenizer()
+
     def compile(self, kind: str, source: str) -> LLMatcher:
         """The matcher at the start of a text.
 
-        The first call reads the vocabulary, which takes a second; a complex grammar may take as long.
+        A complex grammar may take a second, and so does the first call where ``prepare`` was not called.
 
         Args:
             kind: json_schema, json_object, regex or lark.

@@ -2,10 +2,12 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 import torch
 from byte_vocabulary import END, VOCAB, byte_tokenizer
+from llguidance import LLTokenizer
 from sampling_reference import Row
 from tokenizers import Tokenizer
 
@@ -134,8 +136,26 @@ def test_what_is_no_grammar_is_named_in_a_line(compiler: GrammarCompiler, kind: 
     assert len(str(caught.value).splitlines()) == 1
 
 
+def test_the_vocabulary_is_read_before_anybody_waits_and_once(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[LLTokenizer] = []
+
+    def reading(*given: Any, **named: Any) -> LLTokenizer:
+        read.append(LLTokenizer(*given, **named))
+        return read[-1]
+
+    monkeypatch.setattr("model_worker.sampling.grammar.LLTokenizer", reading)
+    compiler = GrammarCompiler(tokenizer.to_str(), VOCAB, [END])
+    compiler.prepare()
+    assert len(read) == 1
+    compiler.compile("regex", "a")
+    assert len(read) == 1
+
+
 def test_a_model_without_vocabulary_has_no_grammars(tokenizer: Tokenizer) -> None:
     for broken in (GrammarCompiler(None, VOCAB, [END]), GrammarCompiler(tokenizer.to_str(), VOCAB, [])):
+        broken.prepare()  # no error yet
         with pytest.raises(GrammarError, match=r"no tokenizer\.json or no end-of-sequence"):
             broken.compile("regex", "a")
     with pytest.raises(GrammarError, match="no grammar for this vocabulary"):
