@@ -156,10 +156,6 @@ with socket.socket(type=socket.SOCK_DGRAM) as listening:
         program.write_text(self.RESOLVER)
         file = open_folder / "compose.yml"
         file.write_text(f"""
-x-offline: &offline
-  network_mode: service:resolver
-  ports: !reset []
-  networks: !reset {{}}
 services:
   resolver:
     image: octavo/kv-manager
@@ -171,18 +167,21 @@ services:
     healthcheck: {{test: [CMD, "true"], start_period: 10s, start_interval: 1s}}
     volumes: ["{program}:/resolver.py:ro"]
   kv_manager:
-    <<: *offline
+    network_mode: service:resolver
+    ports: !reset []
     volumes: ["{resolv}:/etc/resolv.conf:ro"]
   model_worker_cpu:
-    <<: *offline
+    network_mode: service:resolver
+    networks: !reset {{}}
     volumes: ["{resolv}:/etc/resolv.conf:ro"]
     command: [--listen=127.0.0.1:50051, --manager=127.0.0.1:50052, --model=/models/model, --served-name=smollm2]
   gateway:
-    <<: *offline
+    network_mode: service:resolver
+    ports: !reset []
     volumes: ["{resolv}:/etc/resolv.conf:ro"]
     command: [--listen=127.0.0.1:50050, --workers=127.0.0.1:50051, --managers=127.0.0.1:50052]
   client:
-    <<: *offline
+    network_mode: service:resolver
     volumes: ["{resolv}:/etc/resolv.conf:ro"]
 """)
         with Project("octavo-offline", (*FILES, file)) as project:

@@ -10,6 +10,8 @@ from compose_project import Project, docker, kill_main, wait_until
 
 FROZEN_SECONDS = 5.0
 READY_SECONDS = 90.0
+# What the compose file of the tests gives running streams, and then some.
+STOP_SECONDS = 85
 SERVICES = ("kv_manager", "model_worker_cpu", "gateway")
 
 
@@ -66,7 +68,7 @@ def restart(service: str) -> Callable[[Project, Random], None]:
 
     def act(project: Project, dice: Random) -> None:
         for container in project.containers(service):
-            docker("restart", "--timeout", "40", container)
+            docker("restart", "--timeout", str(STOP_SECONDS), container)
             wait_until(lambda container=container: health(container) == "healthy", READY_SECONDS, f"{service} healthy")
 
     return act
