@@ -113,7 +113,7 @@ _ADVICE = {
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not by the authority that was named, see --tls-ca",
     "WRONG_VERSION_NUMBER": "it speaks no TLS, call without --tls and --tls-ca",
     "Failed to create security handshaker": "a file of TLS is no PEM, or a key is not that of its certificate",
-    "Hostname Verification Check failed": "its certificate is for another name than the one that was called",
+    "Hostname Verification Check": "its certificate is for another name than the one that was called",
     "Socket closed": "it closes the connection, as one does that wants TLS (--tls-ca) or a certificate",
 }
 

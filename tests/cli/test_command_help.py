@@ -3,6 +3,9 @@
 from typing import Any
 
 import pytest
+import typer
+
+from cli.commands import app
 
 pytestmark = pytest.mark.unit
 
@@ -19,3 +22,27 @@ def test_defaults_in_brackets_are_no_markup(octavo: Any, command: str, told: str
     done = octavo([command, "--help"])
     assert done.returncode == 0
     assert told in " ".join(done.stdout.split())
+
+
+def commands(command: Any, name: str = "octavo") -> dict[str, Any]:
+    """Every command by its whole name."""
+    below = getattr(command, "commands", None)
+    if below is None:
+        return {name: command}
+    return {key: one for word, inner in below.items() for key, one in commands(inner, f"{name} {word}").items()}
+
+
+def test_whoever_calls_a_service_takes_the_same_options() -> None:
+    """An address means TLS too; a gateway's address means a key, which nobody else asks for."""
+    flags = {
+        name: {flag for parameter in command.params for flag in parameter.opts}
+        for name, command in commands(typer.main.get_command(app)).items()
+    }
+    # simulate serves its draws from a manager of its own, or from one beside it.
+    callers = {name for name in flags if "--address" in flags[name]} - {"octavo simulate"}
+    assert len(callers) > 8
+    for name in callers:
+        assert {"--tls", "--tls-ca", "--tls-certificate", "--tls-key"} <= flags[name], name
+    assert {name for name in flags if "--api-key" in flags[name]} == {
+        *("octavo generate", "octavo chat", "octavo workers", "octavo tenants", "octavo drain gateway")
+    }

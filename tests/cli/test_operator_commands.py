@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from authority import Authority
 from byte_model import byte_model
 from processes import Stack, running_stack
 
+from cli.calls import channel_to
+from cli.failures import CliError
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
@@ -97,6 +100,18 @@ def stack(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @contextmanager
+def called_elsewhere(folder: Path) -> Iterator[tuple[str, TlsFiles]]:
+    """A server on this machine whose certificate is for another name, and how its authority is known."""
+    authority = Authority(folder, ("server",), reached_by="DNS:elsewhere")
+    certificate, key = (path.read_bytes() for path in authority.files["server"])
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, certificate)]))
+    server.start()
+    yield f"127.0.0.1:{port}", TlsFiles(authority.ca)
+    server.stop(None).wait()
+
+
+@contextmanager
 def long_stream(stack: Stack, authority: Authority, request_id: str = "") -> Iterator[Any]:
     """A stream of alice's through the gateway that has begun; it ends with the block."""
     options = gateway_pb2.GenerateOptions(max_tokens=LONG, ignore_eos=True)
@@ -126,20 +141,28 @@ def test_text_takes_a_key_and_an_authority(shell: Shell, tmp_path: Path) -> None
     wrong = shell(*asked, key="key-of-nobody-0123456789")
     assert wrong.stderr == "octavo: unauthenticated: the API key is nobody's (INVALID_API_KEY)\n"
 
-    stranger = Authority(tmp_path, ())
-    for environ, advice in (
-        ({"OCTAVO_TLS_CA": ""}, "as one does that wants TLS (--tls-ca) or a certificate"),
-        ({"OCTAVO_TLS_CA": str(stranger.ca)}, "not by the authority that was named"),
-        ({"OCTAVO_TLS_CA": str(shell.authority.files["gateway"][1])}, "a file of TLS is no PEM"),
-        ({"OCTAVO_TLS_CA": str(tmp_path / "nowhere")}, "a file of TLS cannot be read"),
-    ):
-        refused = shell(*asked, key="alice", environ=environ)
-        assert (refused.returncode, refused.stdout) == (1, ""), environ
-        assert advice in refused.stderr
-        assert refused.stderr.count("\n") == 1, refused.stderr
+    refused = shell(*asked, key="alice", environ={"OCTAVO_TLS_CA": str(Authority(tmp_path, ()).ca)})
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "its certificate is not by the authority that was named, see --tls-ca" in refused.stderr
+    assert refused.stderr.count("\n") == 1, refused.stderr  # gRPC's core would say more
     half = shell(*asked, "--tls-key", str(tmp_path), key="alice")
     assert half.returncode == 2
     assert "--tls-certificate and --tls-key go together" in half.stderr
+
+
+def test_what_is_wrong_with_tls_is_said(stack: Stack, authority: Authority, tmp_path: Path) -> None:
+    _, key = authority.files["gateway"]
+    with called_elsewhere(tmp_path) as elsewhere:
+        for address, tls, advice in (
+            (*elsewhere, "is for another name"),
+            (stack.gateway.address, None, "as one does that wants TLS"),
+            (stack.worker.address, TlsFiles(authority.ca), "wants TLS (--tls-ca) or a certificate"),
+            (stack.gateway.address, TlsFiles(key), "a file of TLS is no PEM"),
+            (stack.gateway.address, TlsFiles(tmp_path / "nowhere"), "a file of TLS cannot be read"),
+        ):
+            with pytest.raises(CliError) as caught, channel_to(address, "service", tls=tls) as channel:
+                gateway_pb2_grpc.GatewayServiceStub(channel).ListModels(gateway_pb2.ListModelsRequest(), timeout=20)
+            assert advice in str(caught.value), advice
 
 
 def test_a_pool_is_looked_at_over_mutual_tls(shell: Shell) -> None:
