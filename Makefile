@@ -25,7 +25,7 @@ FETCHED := $(MODEL)/octavo-model.json
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help env model serve check lint test clients-test compose-test soak protos protos-lint protos-baseline map clean
+.PHONY: help env model serve check lint test clients-test compose-test soak inspector-pictures protos protos-lint protos-baseline map clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -70,6 +70,10 @@ clients-test: $(INSTALLED) ## the contract with other people's clients, each in 
 
 compose-test: $(INSTALLED) $(FETCHED) ## images and compose on a Docker engine of its own (root, Debian); ROUNDS=20
 	PYTHON=$(abspath $(BIN))/python deploy/compose-test.sh $(MODEL)
+
+inspector-pictures: $(INSTALLED) ## the pictures of docs/inspector.md, taken of the page in Chromium
+	tests/inspector/setup.sh
+	$(BIN)/python docs/inspector/take_pictures.py
 
 soak: $(INSTALLED) $(FETCHED) ## long runs
 	$(BIN)/pytest -m soak

@@ -83,12 +83,14 @@ def take_small(browser: Chromium, folder: Path) -> None:
                 """
                 (() => {
                   for (const [seq, table] of page.model.pool.tables) {
-                    if (page.model.pool.sharedPrefix(seq) > 2 && table.length > 16) { page.pick(seq); return true; }
+                    if (page.model.pool.sharedPrefix(seq) < 3 || table.length < 16 || table.length > 26) continue;
+                    page.pause();
+                    page.pick(seq);
+                    return true;
                   }
                 })()
                 """
             )
-            browser.press(" ")
             take(browser, "table")
             browser.prefer(prefers_color_scheme="dark", prefers_reduced_motion="reduce")
             browser.wait_for("document.documentElement.dataset.theme === '' && page.palette.version > 1")

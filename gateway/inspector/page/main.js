@@ -236,10 +236,10 @@ class Inspector {
     this.#noteMoments(pool, now);
     if (changed.length || moved || this.overlay.moving || this.overlayStale) this.overlay.draw(now);
     this.overlayStale = this.overlay.moving;
-    if (changed.length || this.hearingMs) this.#noteFrame(performance.now() - began + this.hearingMs, changed.length);
-    this.hearingMs = 0;
     if (this.panelsStale && now - this.panelsAt >= PANELS_MS) this.#showPanels(now);
     else if (now - this.panelsAt >= STALE_MS) this.panelsStale = true;
+    if (changed.length || this.hearingMs) this.#noteFrame(performance.now() - began + this.hearingMs, changed.length);
+    this.hearingMs = 0;
   }
 
   #noteMoments(pool, now) {

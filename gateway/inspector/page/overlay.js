@@ -128,11 +128,12 @@ export class Overlay {
     if (!block) return;
     const to = this.#place(block), shared = pool.kind[block] === SHARED;
     context.globalAlpha = alpha;
-    const ends = [x + size / 2 - 1, BOX_TOP + size - 1, to.x, to.y - Math.min(to.size, 12) / 4];
-    // Light under dark, and dark under light: seen on cells of any kind.
-    context.strokeStyle = context.fillStyle = palette.ground;
-    context.lineWidth = shared ? 4.5 : 3;
-    arrow(context, ...ends);
+    const ends = [x + size / 2 - 1, BOX_TOP + size - 1, to.x, to.y - to.size / 2 + 1];
+    if (alpha > 0.5) {  // light under dark, and dark under light: seen on cells of any kind
+      context.strokeStyle = context.fillStyle = palette.ground;
+      context.lineWidth = shared ? 4.5 : 3;
+      arrow(context, ...ends);
+    }
     context.strokeStyle = context.fillStyle = shared ? palette.tones[SHARED] : palette.ink;
     context.lineWidth = shared ? 2 : 1.2;
     arrow(context, ...ends);
