@@ -4,9 +4,9 @@
 
 The browser: a manager's pool of so many blocks, watched through `octavo inspect --web` by headless Chromium, rendering
 in software. Every update is a step that changes 1 % of the blocks, which lie scattered over the pool: a sequence comes
-or goes. Counted in the browser, per update: reading the messages, changing the model, drawing the map, waiting until the
-pixels are there, and the lists and timelines where they are due; once with all blocks in view and once zoomed in, where
-cells have patterns.
+or goes. Counted in the browser, per update: reading the messages, changing the model, drawing the map, waiting until
+the pixels are there, and the lists and timelines where they are due; once with all blocks in view and once zoomed in,
+where cells have patterns.
 
 The manager: sequences decode in each of two managers, which take their steps in turns at a steady pace, and one is
 looked at. Counted is the CPU time of their processes; the share is of the time between two steps.
