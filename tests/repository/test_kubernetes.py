@@ -272,6 +272,14 @@ def test_probes_ask_where_the_service_listens(overlay: str, name: str) -> None:
 
 
 @each_overlay
+def test_a_manager_is_not_killed_for_checking_its_largest_pool(overlay: str) -> None:
+    """docs/operations.md: 5 s per million blocks, and none has more than --max-pool-blocks."""
+    seconds = 5 * kv_settings.Settings().max_pool_blocks / 1e6
+    probe = pods(overlay)["kv-manager"].container["livenessProbe"]
+    assert probe["failureThreshold"] * probe["periodSeconds"] > seconds
+
+
+@each_overlay
 def test_names_lead_somewhere(overlay: str) -> None:
     manifests, found = built(overlay), pods(overlay)
     services = of_kind(manifests, "Service")
