@@ -45,7 +45,7 @@ def manager(run_manager):
         assert process.process.poll() is None
 
 
-@pytest.mark.property
+@pytest.mark.e2e
 def test_bent_messages_in_process_reach_the_validation(tmp_path):
     """Branch coverage of whole-request validation and of adoption, by the fuzzer alone: at least 95 %."""
     data, report, settings = tmp_path / "data", tmp_path / "report.json", tmp_path / "coveragerc"
