@@ -67,9 +67,15 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> Build | None:
 
 @dataclass(frozen=True, slots=True)
 class Strikes:
-    """The ways to hit a service. Each returns when its process, or the one after it, is ready."""
+    """The ways to hit a service. Each returns when its process, or the one after it, is ready.
+
+    Attributes:
+        older: the manager's other build.
+        served: returns when a new request was answered.
+    """
 
     older: Build | None
+    served: Callable[[], Awaitable[None]]
 
     def named(self, how: str) -> Callable[[Post], Awaitable[None]]:
         ways = {"kill": self.kill, "freeze": self.freeze, "restart": self.restart, "swap": self.swap}
@@ -91,17 +97,18 @@ class Strikes:
     async def swap(self, post: Post) -> None:
         """The older build takes over, serves, and gives way."""
         await self.restart(post, self.older)
+        await self.served()
         await self.restart(post)
 
 
 class Rounds:
     """Rounds of sixteen clients, one strike in each."""
 
-    def __init__(self, fleet: StandingFleet, gateway: gateway_pb2_grpc.GatewayServiceStub, strikes: Strikes) -> None:
+    def __init__(self, fleet: StandingFleet, gateway: gateway_pb2_grpc.GatewayServiceStub, older: Build | None) -> None:
         dice = random.Random(CI_SEED)
         self._fleet = fleet
         self._gateway = gateway
-        self._strikes = strikes
+        self._strikes = Strikes(older, self.served)
         # Eight different ones, half of them greedy and half seeded, one of those for two samples; each for two streams.
         self._requests = [
             wanted(
@@ -127,6 +134,11 @@ class Rounds:
         ten_of_them = (time.monotonic() - began) / (STREAMS // 2) * 10
         self._whole_within = max(WHOLE_SECONDS, ten_of_them)
 
+    async def served(self) -> None:
+        """Wait until every worker is used and a new request was answered."""
+        await workers_ready(self._gateway, len(self._fleet.workers))
+        assert (await listen(self._gateway, self._short, Heard())).count == 2
+
     async def play(self, way: str, dice: random.Random) -> None:
         """One round."""
         how, what = way.split()
@@ -137,8 +149,7 @@ class Rounds:
             struck = time.monotonic()
             await self._strikes.named(how)(dice.choice(posts[what]))
             healed = time.monotonic()
-            await workers_ready(self._gateway, len(self._fleet.workers))
-            assert (await listen(self._gateway, self._short, Heard())).count == 2
+            await self.served()
             whole = time.monotonic()
         print(
             f"{way}: {load.whole} streams whole, {load.migrations} of them moved, {len(load.cut)} cut, "
@@ -160,7 +171,7 @@ class Rounds:
 
 async def play(fleet: StandingFleet, older: Build | None, ways: list[str], seed: int) -> None:
     async with open_aio_channel(fleet.gateway.address) as channel:
-        rounds = Rounds(fleet, gateway_pb2_grpc.GatewayServiceStub(channel), Strikes(older))
+        rounds = Rounds(fleet, gateway_pb2_grpc.GatewayServiceStub(channel), older)
         await rounds.learn()
         dice = random.Random(seed)
         for way in dice.sample(ways, len(ways)):

@@ -92,7 +92,7 @@ async def kill_under_every_kind(fleet: StandingFleet) -> tuple[dict[str, Heard],
             asyncio.create_task(listen(gateway, request, one)) for (_, request), one in zip(named, heard, strict=True)
         ]
         # About half of the streams are its own.
-        await end_under_way(fleet.workers[0].process, signal.SIGKILL, KILLED_AT * len(named) // 2, heard)
+        await end_under_way(fleet.workers[0].process, signal.SIGKILL, KILLED_AT * len(named) // 2, streams)
         await asyncio.gather(*streams)
     for (kind, _), one in zip(named, heard, strict=True):
         try:

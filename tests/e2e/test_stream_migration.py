@@ -94,7 +94,7 @@ class Rounds:
         victim = self._fleet.workers[place]
         gateway = self._fleet.gateway.process
         paused_before = len(pauses_of(gateway))
-        await end_under_way(victim.process, by, ON_EACH * self._dice.randrange(*ENDED_AT), heard)
+        await end_under_way(victim.process, by, ON_EACH * self._dice.randrange(*ENDED_AT), streams)
         await asyncio.gather(*streams)
         status = await asyncio.to_thread(victim.process.process.wait)
         assert status == (0 if by is signal.SIGTERM else -by)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -128,14 +129,21 @@ async def workers_ready(gateway: gateway_pb2_grpc.GatewayServiceStub, count: int
         await asyncio.sleep(0.02)
 
 
-async def end_under_way(victim: ServiceProcess, by: int, tokens: int, heard: Sequence[Heard]) -> None:
-    """End a worker when its streams have brought so many tokens together: which ones are its own, nobody knows yet."""
+async def end_under_way(
+    victim: ServiceProcess, by: signal.Signals, tokens: int, streams: Sequence["asyncio.Task[Heard]"]
+) -> None:
+    """End a worker when its streams have brought so many tokens together: which ones are its own, nobody knows yet.
+
+    Raises:
+        AssertionError: all streams ended before; or the error of one that has failed, since its tokens may never come.
+    """
     async with grpc.aio.insecure_channel(victim.address) as channel:
         worker = worker_pb2_grpc.WorkerServiceStub(channel)
         before = await _generated(worker)
         while await _generated(worker) < before + tokens:
-            assert not all(one.usages for one in heard), "all streams ended before the worker"
-    victim.process.send_signal(by)
+            ended = [stream.result() for stream in streams if stream.done()]
+            assert len(ended) < len(streams), "all streams ended before the worker"
+    victim.signal(by)
 
 
 async def _generated(worker: worker_pb2_grpc.WorkerServiceStub) -> int:
