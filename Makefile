@@ -25,7 +25,7 @@ FETCHED := $(MODEL)/octavo-model.json
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help env model serve check lint test clients-test compose-test soak inspector-pictures protos protos-lint protos-baseline map clean
+.PHONY: help env model serve check lint test clients-test compose-test soak inspector-pictures simulate-pictures protos protos-lint protos-baseline map clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -74,6 +74,10 @@ compose-test: $(INSTALLED) $(FETCHED) ## images and compose on a Docker engine o
 inspector-pictures: $(INSTALLED) ## the pictures of docs/inspector.md, taken of the page in Chromium
 	tests/inspector/setup.sh
 	$(BIN)/python docs/inspector/take_pictures.py
+
+simulate-pictures: $(INSTALLED) ## the pictures of docs/simulate.md: make simulate-pictures TRACES=folder
+	$(BIN)/octavo simulate --trace $(TRACES)/azure_llm_2023_conversation.csv.gz --memory 8,50 --plot docs/simulate-hour.svg
+	$(BIN)/octavo simulate --trace $(TRACES)/mooncake_conversation.jsonl.gz --plot docs/simulate-hits.svg
 
 soak: $(INSTALLED) $(FETCHED) ## long runs
 	$(BIN)/pytest -m soak
