@@ -49,7 +49,7 @@ class Shell:
         self._stack = stack
         self.authority = authority
 
-    def __call__(self, *arguments: str, key: str = "", environ: dict[str, str] | None = None) -> Any:
+    def __call__(self, *arguments: str, key: str = "", stdin: str = "", environ: dict[str, str] | None = None) -> Any:
         addresses = {
             "OCTAVO_ADDRESS": self._stack.gateway.address,
             "OCTAVO_WORKER_ADDRESS": self._stack.worker.address,
@@ -57,7 +57,7 @@ class Shell:
             "OCTAVO_TLS_CA": str(self.authority.ca),
             "OCTAVO_API_KEY": KEYS.get(key, key),
         }
-        return self._octavo(list(arguments), environ=addresses | (environ or {}))
+        return self._octavo(list(arguments), stdin, addresses | (environ or {}))
 
     def known(self, *arguments: str, key: str = "") -> Any:
         """With a certificate of the authority, which workers and the manager ask for."""
@@ -134,6 +134,11 @@ def test_text_takes_a_key_and_an_authority(shell: Shell, tmp_path: Path) -> None
     done = shell(*asked, key="alice")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["usage"]["completion_tokens"] == 4
+
+    talk = shell("chat", "--max-tokens", "4", key="alice", stdin="hello\nagain\n")
+    assert talk.returncode == 0
+    assert talk.stderr.startswith("tiny at ")
+    assert len(re.findall(r"\[\d+ prompt tokens, .*\]", talk.stderr)) == 2
 
     missing = shell(*asked)
     assert missing.returncode == 1
