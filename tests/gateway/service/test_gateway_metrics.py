@@ -180,6 +180,24 @@ def test_a_message_with_several_tokens_counts_each_with_its_share(monkeypatch: p
 
 
 @pytest.mark.unit
+def test_what_is_counted_with_every_token_can_be_asked_for_alone() -> None:
+    counted = Metrics()
+    # Models whose names share a label share their counts.
+    first, second = (counted.grpc.request(f"model-{number}", 1, 0.0) for number in range(2))
+    with pytest.MonkeyPatch.context() as patch, first as one:
+        patch.setattr(metrics, "MAX_MODELS", 0)
+        with second as other, counted.grpc.request("model-2", 1, 0.0) as third:
+            for meter in (one, other, third):
+                meter.see(piece(tokens=2))
+    page = shown(counted)
+    assert page.of("octavo_gateway_generated_tokens_total", model="model-0") == 2
+    assert page.of("octavo_gateway_generated_tokens_total", model=metrics.OTHER) == 4
+    for name in ("octavo_gateway_generated_tokens_total", "octavo_gateway_next_token_seconds_count"):
+        (family,) = counted.registry.restricted_registry([name]).collect()
+        assert name.startswith(family.name)
+
+
+@pytest.mark.unit
 @pytest.mark.parametrize(
     ("reasons", "raised", "outcome"),
     [
