@@ -99,7 +99,7 @@ def _explanation(error: grpc.RpcError, address: str, peer: str) -> str:
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             return f"no {peer} answers at {address}: {_advice(details)} ({details})"
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return f"what answers at {address} is no Octavo {peer} ({details})"
+            return f"what answers at {address} is no Octavo {peer}, or an older one ({details})"
     return _transport(error, address, peer)
 
 
