@@ -14,6 +14,7 @@ Every kind of fault comes once in each 13 rounds. SEED, which is printed, repeat
 import os
 import random
 import time
+from typing import NamedTuple
 
 import pytest
 from compose_faults import FAULTS, Fault
@@ -25,7 +26,9 @@ pytestmark = pytest.mark.compose
 ROUNDS = int(os.environ.get("ROUNDS", "20"))
 SEED = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 31))
 WORKERS, STREAMS, TOKENS, EDGE = 2, 16, 64, 8
-WHOLE_SECONDS, WORKERS_SECONDS = 10.0, 90.0
+# 10 s is what a machine of its own has to keep.
+WHOLE_SECONDS = float(os.environ.get("WHOLE_SECONDS", "10"))
+WORKERS_SECONDS = 90.0
 PLACES = (
     *("Rome", "Paris", "Cairo", "Athens", "London", "Tokyo", "Delhi", "Lima"),
     *("Berlin", "Madrid", "Lisbon", "Vienna", "Dublin", "Oslo", "Warsaw", "Prague"),
@@ -61,42 +64,65 @@ def check(fault: Fault, streams: list[Stream], alone: list[Stream]) -> None:
             assert lone.text.startswith(stream.text), fault.name
 
 
-def play(project: Project, fault: Fault, alone: list[Stream], dice: random.Random) -> dict[str, float]:
-    """One round. Returns its figures, in seconds."""
+class Played(NamedTuple):
+    """How a round went.
+
+    Attributes:
+        moved: streams that went on on another worker.
+        pause: the longest time that a stream was without one, in seconds.
+        served: seconds from the fault's end to a new request's first token; None where none was served.
+        workers: to both workers being usable.
+        at_rest: seconds from the last stream's end to pools that hold nothing for anybody.
+    """
+
+    ok: int
+    moved: int
+    pause: float
+    served: float | None
+    workers: float | None
+    at_rest: float | None
+
+    @property
+    def late(self) -> bool:
+        return self.served is None or self.served > WHOLE_SECONDS or self.workers is None or self.at_rest is None
+
+    def row(self) -> str:
+        times = "".join(f"{'never' if time is None else f'{time:.2f}':>11}" for time in self[3:])
+        return f"{self.ok:4}{self.moved:7}{self.pause:9.2f}{times}"
+
+
+def play(project: Project, fault: Fault, alone: list[Stream], dice: random.Random) -> Played:
+    """One round. What a stream must not bring or end with fails at once."""
     running = Streams(project, PROMPTS, TOKENS).until_each_has(EDGE)
     assert running.running == STREAMS
     fault.act(project, dice)
     over = time.time()
     found = when_whole(project, ("served", "workers"), WORKERS, over, WORKERS_SECONDS)
     streams = running.to_the_end()
-    ended = time.time()
+    ended = max(over, time.time())
     (times,) = found.take(WORKERS_SECONDS + WHOLE_SECONDS)
-    (rest,) = when_whole(project, ("sound",), WORKERS, max(over, ended), WHOLE_SECONDS).take(3 * WHOLE_SECONDS)
+    (rest,) = when_whole(project, ("sound",), WORKERS, ended, WHOLE_SECONDS).take(3 * WHOLE_SECONDS)
     check(fault, streams, alone)
-    assert times["served"] is not None, fault.name
-    assert times["served"] < WHOLE_SECONDS, f"{fault.name}: served after {times['served']:.1f} s"
-    assert times["workers"] is not None, f"{fault.name}: a worker has not come back"
-    assert rest["sound"] is not None, f"{fault.name}: somebody is gone and something is still held"
-    codes = [stream.code for stream in streams]
-    return {
-        "OK": codes.count("OK"),
-        "moved": sum(stream.migrations > 0 for stream in streams),
-        "pause": max(stream.paused for stream in streams),
-        "served": times["served"],
-        "workers": times["workers"],
-        "sound": rest["sound"],
-    }
+    return Played(
+        ok=sum(stream.code == "OK" for stream in streams),
+        moved=sum(stream.migrations > 0 for stream in streams),
+        pause=max(stream.paused for stream in streams),
+        served=times["served"],
+        workers=times["workers"],
+        at_rest=rest["sound"],
+    )
 
 
-@pytest.mark.timeout(60 * ROUNDS + 600)
+@pytest.mark.timeout(90 * ROUNDS + 600)
 def test_what_is_lost_under_sixteen_streams_is_made_good(project: Project, alone: list[Stream]) -> None:
     print(f"\n{ROUNDS} rounds, SEED={SEED}")
-    print(f"{'':3}{'fault':34}{'OK':>4}{'moved':>7}{'pause s':>9}{'served s':>10}{'workers s':>11}{'at rest s':>11}")
+    titles = "".join(f"{title:>11}" for title in ("served s", "workers s", "at rest s"))
+    print(f"{'':3}{'fault':36}{'OK':>4}{'moved':>7}{'pause s':>9}{titles}", flush=True)
     dice = random.Random(SEED)
+    late = []
     for number, fault in enumerate(order(ROUNDS, dice), 1):
-        told = play(project, fault, alone, dice)
-        print(
-            f"{number:2} {fault.name:34}{told['OK']:4.0f}{told['moved']:7.0f}{told['pause']:9.2f}{told['served']:10.2f}"
-            f"{told['workers']:11.2f}{told['sound']:11.2f}",
-            flush=True,
-        )
+        played = play(project, fault, alone, dice)
+        print(f"{number:2} {fault.name:36}{played.row()}", flush=True)
+        if played.late:
+            late.append(f"{number} {fault.name}: {played}")
+    assert late == []
