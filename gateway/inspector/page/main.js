@@ -31,7 +31,7 @@ class Inspector {
     this.stream = null;
     this.picked = null;
     this.pointed = -1;
-    this.tokens = { allowed: false, block: -1, words: "" };
+    this.tokensAllowed = false;
     this.trouble = "connecting";
     this.heardAt = 0;
     this.frames = [];  // { ms, blocks }: what each frame cost, hearing included
@@ -58,7 +58,7 @@ class Inspector {
   async list() {
     try {
       const { pools, tokens } = await (await ask("pools", this.key)).json();
-      this.tokens.allowed = tokens;
+      this.tokensAllowed = tokens;
       this.places = pools;
       this.controls.showPools(pools);
     } catch (error) {
@@ -200,11 +200,16 @@ class Inspector {
 
   async #askForTokens(block) {
     const digest = block > 0 && this.shown.pool ? this.shown.pool.digest(block) : "";
-    if (!this.tokens.allowed || !this.place || !digest) return;
+    if (!this.tokensAllowed || !this.place || !digest) return;
     const query = new URLSearchParams({ ...this.place, digest });
-    const { ids, text } = await (await ask(`tokens?${query}`, this.key)).json();
-    if (this.pointed !== block) return;
-    this.panels.showBlock(this.shown, block, ids ? text ?? ids.join(" ") : "not known: filled before anybody looked");
+    let words;
+    try {
+      const { ids, text } = await (await ask(`tokens?${query}`, this.key)).json();
+      words = ids ? text ?? ids.join(" ") : "not known: filled before anybody looked";
+    } catch (error) {
+      words = error.message;
+    }
+    if (this.pointed === block) this.panels.showBlock(this.shown, block, words);
   }
 
   export() {
@@ -267,7 +272,7 @@ class Inspector {
     this.controls.showMoment();
     if (!this.shown.pool || !this.shown.look) return;
     this.panels.show(this.shown, this.picked, this.shown.at);
-    if (this.pointed >= 0 && !this.tokens.allowed) this.panels.showBlock(this.shown, this.pointed, "");
+    if (this.pointed >= 0 && !this.tokensAllowed) this.panels.showBlock(this.shown, this.pointed, "");
     this.charts.draw(this.live ? null : this.shown.at);
   }
 }
