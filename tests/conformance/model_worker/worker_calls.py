@@ -2,10 +2,13 @@
 
 import itertools
 import random
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from pool_view import STARVED_SECONDS
 
 from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
 
@@ -117,3 +120,10 @@ class Asker:
 
     def stats(self) -> worker_pb2.GetStatsResponse:
         return self.stub.GetStats(worker_pb2.GetStatsRequest(), timeout=10)
+
+    def settled(self) -> worker_pb2.GetStatsResponse:
+        """The counts once nobody waits or runs; who has ended runs until its manager was told, a step later."""
+        deadline = time.monotonic() + STARVED_SECONDS
+        while (stats := self.stats()).running_requests or stats.waiting_requests:
+            assert time.monotonic() < deadline, stats
+        return stats
