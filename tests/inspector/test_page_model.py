@@ -19,7 +19,8 @@ from cli.tour.scenes import SCENES
 from octavo.kv.v1 import inspect_pb2, steps_pb2
 
 HERE = Path(__file__).resolve().parent
-pytestmark = pytest.mark.unit
+# Not among the quick checks: those ask for nothing but Python.
+pytestmark = pytest.mark.e2e
 
 FREE, CACHED, REFERENCED, SHARED, FENCED, NULL = range(6)
 KINDS = {
