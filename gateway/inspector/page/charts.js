@@ -45,6 +45,8 @@ export class Charts {
   constructor(home, palette, seek) {
     this.palette = palette;
     this.samples = [];
+    this.stale = true;  // something to draw has changed, other than which moment is shown
+    this.shown = null;
     this.charts = CHARTS.map((chart) => this.#build(home, chart, seek));
   }
 
@@ -52,16 +54,31 @@ export class Charts {
     const figure = document.createElement("figure"), caption = document.createElement("figcaption");
     const canvas = document.createElement("canvas");
     canvas.setAttribute("role", "img");
+    const rows = chart.stacked ?? chart.lines ?? chart.bars;
+    const words = rows.map(() => document.createElement("span"));
+    caption.append(Object.assign(document.createElement("b"), { textContent: chart.title }), ...words);
     figure.append(caption, canvas);
     home.append(figure);
     canvas.addEventListener("click", (event) => {
       if (this.samples.length > 1) seek(this.#timeAt(event.offsetX / canvas.clientWidth));
     });
-    return { ...chart, caption, canvas };
+    return { ...chart, rows, words, canvas };
   }
 
   clear() {
     this.samples = [];
+    this.stale = true;
+  }
+
+  // Sizes are read here alone: reading them makes the browser lay the page out.
+  layout() {
+    for (const chart of this.charts) {
+      const { canvas } = chart;
+      chart.size = { width: canvas.clientWidth, height: canvas.clientHeight };
+      canvas.width = Math.round(chart.size.width * devicePixelRatio);
+      canvas.height = Math.round(chart.size.height * devicePixelRatio);
+    }
+    this.stale = true;
   }
 
   // A sample of the model; rates are those of the stretch before it.
@@ -79,6 +96,7 @@ export class Charts {
       swapped: before ? Math.max(0, sample.swap - before.swap) : 0,
     });
     while (this.samples[0].at < sample.at - keptMs) this.samples.shift();
+    this.stale = true;
   }
 
   #timeAt(share) {
@@ -88,15 +106,18 @@ export class Charts {
 
   // `shown` is the moment that the rest of the page shows, null for the newest.
   draw(shown) {
+    if (!this.stale && shown === this.shown) return;
+    this.stale = false;
+    this.shown = shown;
     for (const chart of this.charts) this.#draw(chart, shown);
   }
 
   #draw(chart, shown) {
-    const { canvas } = chart, ratio = devicePixelRatio, context = canvas.getContext("2d");
-    canvas.width = Math.round(canvas.clientWidth * ratio);
-    canvas.height = Math.round(canvas.clientHeight * ratio);
-    context.scale(ratio, ratio);
-    const size = { width: canvas.clientWidth, height: canvas.clientHeight };
+    const { canvas, size } = chart, context = canvas.getContext("2d");
+    if (!size) return;
+    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
+    context.clearRect(0, 0, size.width, size.height);
+    context.lineWidth = 1;
     context.strokeStyle = this.palette.line;
     context.strokeRect(0.5, 0.5, size.width - 1, size.height - 1);
     const present = shown === null ? this.samples.at(-1) : this.samples.findLast(({ at }) => at <= shown) ?? this.samples[0];
@@ -113,21 +134,19 @@ export class Charts {
     }
   }
 
-  #describe({ title, caption, canvas, stacked, lines, bars }, present) {
+  #describe({ title, rows, words, bars, canvas }, present) {
     const said = (row) => {
       if (!present) return "-";
-      const value = row.of(present);
       if (bars) return String(this.samples.reduce((sum, sample) => sum + row.of(sample), 0));
+      const value = row.of(present);
       return value === null ? "-" : percent(value);
     };
-    const rows = stacked ?? lines ?? bars;
-    const words = rows.map((row) => `${row.name} ${said(row)}`);
-    caption.replaceChildren(Object.assign(document.createElement("b"), { textContent: title }), ...rows.map((row, index) => {
-      const part = Object.assign(document.createElement("span"), { textContent: words[index] });
-      part.style.borderBottom = `3px ${row.dash || row.hollow ? "dashed" : "solid"} ${this.palette.tones[row.tone]}`;
-      return part;
-    }));
-    canvas.setAttribute("aria-label", `${title} over time: ${words.join(", ")}`);
+    rows.forEach((row, index) => {
+      const text = `${row.name} ${said(row)}`, style = row.dash || row.hollow ? "dashed" : "solid";
+      if (words[index].textContent !== text) words[index].textContent = text;
+      words[index].style.borderBottom = `3px ${style} ${this.palette.tones[row.tone]}`;
+    });
+    canvas.setAttribute("aria-label", `${title} over time: ${words.map(({ textContent }) => textContent).join(", ")}`);
   }
 
   #areas(context, rows, x, { height }) {

@@ -221,6 +221,8 @@ class Inspector {
   layout() {
     this.map.layout();
     this.overlay.layout();
+    this.charts.layout();
+    this.panels.hostStale = true;
     this.overlayStale = true;
   }
 
@@ -229,7 +231,7 @@ class Inspector {
     this.map.recolour();
     this.panels.recolour();
     this.overlayStale = this.panelsStale = true;
-    this.charts.draw(this.live ? null : this.shown.at);
+    this.charts.stale = true;
   }
 
   #frame(now) {
@@ -241,7 +243,9 @@ class Inspector {
     this.#noteMoments(pool, now);
     if (changed.length || moved || this.overlay.moving || this.overlayStale) this.overlay.draw(now);
     this.overlayStale = this.overlay.moving;
-    if (this.panelsStale && now - this.panelsAt >= PANELS_MS) this.#showPanels(now);
+    // Lists can wait for a frame in which the map has nothing to draw, though not for ever.
+    const due = now - this.panelsAt, busy = changed.length > 0 && due < 2 * PANELS_MS;
+    if (this.panelsStale && due >= PANELS_MS && !busy) this.#showPanels(now);
     else if (now - this.panelsAt >= STALE_MS) this.panelsStale = true;
     if (changed.length || this.hearingMs) this.#noteFrame(performance.now() - began + this.hearingMs, changed.length);
     this.hearingMs = 0;

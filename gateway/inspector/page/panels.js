@@ -39,6 +39,7 @@ export class Panels {
   }
 
   recolour() {
+    this.hostStale = true;
     const size = LEGEND_CELL * devicePixelRatio;
     for (const { kind, picture } of this.legend) {
       picture.width = picture.height = size;
@@ -130,6 +131,9 @@ export class Panels {
     if (!hostBlocks) return;
     const used = hostBlocks - hostFreeBlocks;
     write(byId("host-label"), `host tier: ${used.toLocaleString("en")} of ${hostBlocks.toLocaleString("en")} blocks swapped, ${pool.parked.size} parked`);
+    if (this.hostShown === used / hostBlocks && !this.hostStale) return;
+    this.hostShown = used / hostBlocks;
+    this.hostStale = false;
     const canvas = byId("host-map"), context = canvas.getContext("2d");
     canvas.width = Math.round(canvas.clientWidth * devicePixelRatio);
     canvas.height = Math.round(canvas.clientHeight * devicePixelRatio);
