@@ -39,7 +39,7 @@ finish() {
 wheels() {
     mkdir -p "$WORKPLACE/wheels"
     "$PYTHON" deploy/requirements.py gateway,worker,otel >"$WORKPLACE/requirements.txt"
-    "$PYTHON" -m pip download --quiet --python-version 3.11 --only-binary=:all: -d "$WORKPLACE/wheels" \
+    "$PYTHON" -m pip download -qq --python-version 3.11 --only-binary=:all: -d "$WORKPLACE/wheels" \
         -c constraints/cpu.txt -r "$WORKPLACE/requirements.txt" 'hatchling>=1.26'
     local cuda
     cuda=$(find "$WORKPLACE/wheels" -name 'nvidia_*' | head -n 1)
