@@ -67,7 +67,7 @@ def test_two_replicas_have_pools_of_their_own_and_nothing_is_held_at_rest(projec
 def test_a_container_runs_as_nobody_and_cannot_write_to_its_image(project: Project, service: str) -> None:
     assert project.run(service, "id", "-u") == "10001"
     script = """
-import pathlib
+import pathlib, tempfile
 for folder in ("/", "/opt/octavo", "/opt/app", "/usr/local", "/var"):
     try:
         pathlib.Path(folder, "left-behind").write_text("")
@@ -75,7 +75,7 @@ for folder in ("/", "/opt/octavo", "/opt/app", "/usr/local", "/var"):
         assert error.errno == 30, error  # EROFS
     else:
         raise SystemExit(f"{folder} is writable")
-pathlib.Path("/tmp/scratch").write_text("")
+pathlib.Path(tempfile.gettempdir(), "scratch").write_text("")
 status = pathlib.Path("/proc/self/status").read_text()
 assert "CapEff:\\t0000000000000000" in status and "NoNewPrivs:\\t1" in status
 """
