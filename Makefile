@@ -15,7 +15,9 @@ ROUNDS ?= 20
 export ROUNDS
 
 BIN := $(VENV)/bin
+# Written when the environment holds all that the tests need, and when it holds what serving needs, which is much less.
 INSTALLED := $(VENV)/.octavo-installed
+SERVABLE := $(if $(filter-out serve model,$(MAKECMDGOALS)),$(INSTALLED),$(or $(wildcard $(INSTALLED)),$(VENV)/.octavo-servable))
 # Tests share the served model's folder instead of converting one of their own.
 export OCTAVO_MODEL_CACHE ?= $(abspath $(dir $(MODEL)))
 # What the demo model's folder was made from; written last.
@@ -33,19 +35,22 @@ help: ## show this
 # The editable install compiles the CPU kernels: a changed source is built again.
 KERNEL_SOURCES := hatch_build.py kernels/cpu/build.py $(wildcard kernels/cpu/src/*)
 
-$(INSTALLED): pyproject.toml $(wildcard constraints/*.txt) $(KERNEL_SOURCES)
+$(INSTALLED): EXTRA := dev
+$(VENV)/.octavo-servable: EXTRA := demo
+$(INSTALLED) $(VENV)/.octavo-servable: pyproject.toml $(wildcard constraints/*.txt) $(KERNEL_SOURCES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c $(CONSTRAINTS) -e '.[dev]'
-	@touch $@
+	@echo "installing into $(VENV): a gigabyte or more, some minutes"
+	$(BIN)/python -m pip install -q -c $(CONSTRAINTS) -e '.[$(EXTRA)]'
+	@touch $@ $(VENV)/.octavo-servable
 
 env: $(INSTALLED) ## make the environment in .venv
 
-$(FETCHED): | $(INSTALLED)
+$(FETCHED): | $(SERVABLE)
 	$(BIN)/octavo models fetch smollm2 --to $(MODEL)
 
 model: $(FETCHED) ## fetch the demo model
 
-serve: $(INSTALLED) $(FETCHED) ## serve the demo model; flags: make serve SERVE="--port 50060"
+serve: $(SERVABLE) $(FETCHED) ## serve the demo model; flags: make serve SERVE="--port 50060"
 	@$(BIN)/octavo serve --model $(MODEL) $(SERVE)
 
 lint: $(INSTALLED) # ruff, types, who may import whom
