@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
 import grpc
@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 BATCH_MS = 100
 """What happens meanwhile comes in one message: a message costs the manager more than an event."""
 LOOK_SECONDS = 1.0
+SECONDS_BETWEEN_TRIES = 1.0
 CALL_SECONDS = 5.0
 PROGRAM = "octavo inspector"
 
@@ -42,11 +43,15 @@ class Feed:
     back by themselves, and hear what is wrong.
 
     Args:
-        ended: called once when it follows no longer.
+        ended: called once, when it follows no longer.
+
+    Attributes:
+        over: it has ended, and does not begin again.
     """
 
     def __init__(self, place: Place, stub: "kv_manager_pb2_grpc.KvManagerServiceAsyncStub", ended: Ended) -> None:
         self.place = place
+        self.over = False
         self._stub = stub
         self._ended = ended
         self._state = PoolState()
@@ -64,13 +69,15 @@ class Feed:
         self._look = await self._stub.InspectPool(request, timeout=CALL_SECONDS)
         return self._look
 
-    async def frames(self, viewer: Viewer) -> AsyncIterator[bytes]:
+    async def frames(self, viewer: Viewer) -> AsyncGenerator[bytes]:
         """What a viewer is told, from a record's header on; ends when the feed does. ``look`` has answered before.
 
         Args:
             viewer: looks from the first frame asked for until this iterator is closed.
         """
         assert self._look is not None, "a feed is looked at before it is followed"
+        if self.over:
+            return
         self._join(viewer)
         try:
             yield frames.header(self._look.summary.header.manager_id, PROGRAM)
@@ -89,7 +96,10 @@ class Feed:
             self._leave(viewer)
 
     def end(self) -> None:
-        """Follow no longer; every viewer's stream ends."""
+        """Follow no longer; every viewer's stream ends. A second time nothing happens."""
+        if self.over:
+            return
+        self.over = True
         for task in self._tasks:
             task.cancel()
         for viewer in self._viewers:
@@ -126,23 +136,31 @@ class Feed:
             self._tell(frames.looked(await self.look()))
 
     async def _follow(self) -> None:
-        """Watch until the pool is gone; after a gap from a snapshot anew."""
+        """Watch until the pool is gone; after a gap from a snapshot anew, a while later."""
         while True:
-            request = watch_pb2.WatchRequest(pool=self.place.pool, kinds=KINDS, batch_ms=BATCH_MS)
+            call = self._stub.Watch(watch_pb2.WatchRequest(pool=self.place.pool, kinds=KINDS, batch_ms=BATCH_MS))
             try:
-                async for response in self._stub.Watch(request):
+                async for response in call:
                     await self._hear(response)
                 return
             except Gap:
-                self._state = PoolState()
+                logger.warning("pool %r of %s: an event was lost", self.place.pool, self.place.manager)
+                self._lose()
+            finally:
+                call.cancel()
+            await asyncio.sleep(SECONDS_BETWEEN_TRIES)
+
+    def _lose(self) -> None:
+        """What is known here, and what viewers know, is void."""
+        self._state = PoolState()
+        for viewer in self._viewers:
+            viewer.lose()
 
     async def _hear(self, response: watch_pb2.WatchResponse) -> None:
         if self._state.begins(response):
-            # The pool may be another one by now; what viewers know is void.
-            self._state = PoolState()
+            # The pool may be another one by now.
+            self._lose()
             await self.look()
-            for viewer in self._viewers:
-                viewer.lose()
         before = self._state.complete
         self._state.hear(response)
         if not before:

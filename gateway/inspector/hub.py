@@ -12,6 +12,10 @@ from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
 from service.channels import TlsFiles, open_aio_channel
 from service.errors import ServiceError, error_info_of
 
+MOST_POOLS_NAMED = 10
+SHOWN_NAME = 256
+"""Characters of a pool's name repeated in an error."""
+
 
 class Hub:
     """Belongs to the event loop it is used in; connects when it is first asked.
@@ -42,15 +46,16 @@ class Hub:
         if place.manager not in self.managers:
             message = f"{place.manager!r} is none of the KV managers that can be looked at"
             raise ServiceError(grpc.StatusCode.NOT_FOUND, message, reason="UNKNOWN_MANAGER")
-        feed = self._feeds.get(place) or Feed(place, self.stub(place.manager), self._forget)
-        try:
-            if not self._closed:
+        while not self._closed:
+            feed = self._feeds.get(place) or Feed(place, self.stub(place.manager), self._forget)
+            try:
                 await feed.look()
-        except grpc.aio.AioRpcError as error:
-            raise explained(error, place.manager) from error
-        if self._closed:
-            raise ServiceError(grpc.StatusCode.UNAVAILABLE, "the service is shutting down", reason="SHUTTING_DOWN")
-        return self._feeds.setdefault(place, feed)
+            except grpc.aio.AioRpcError as error:
+                raise await self._refused(error, place) from error
+            # Its last viewer may have left meanwhile.
+            if not self._closed and not feed.over:
+                return self._feeds.setdefault(place, feed)
+        raise ServiceError(grpc.StatusCode.UNAVAILABLE, "the service is shutting down", reason="SHUTTING_DOWN")
 
     def stub(self, manager: str) -> "kv_manager_pb2_grpc.KvManagerServiceAsyncStub":
         """Calls to a manager."""
@@ -70,6 +75,17 @@ class Hub:
     def _forget(self, feed: Feed) -> None:
         if self._feeds.get(feed.place) is feed:
             del self._feeds[feed.place]
+
+    async def _refused(self, error: grpc.aio.AioRpcError, place: Place) -> ServiceError:
+        """What a failed look is to the viewer: where the pool is not there, which ones are."""
+        refused = explained(error, place.manager)
+        if refused.reason != "POOL_NOT_FOUND":
+            return refused
+        rows = await self._list(place.manager)
+        pools = [row["pool"] for row in rows if "pool" in row][:MOST_POOLS_NAMED]
+        there = f"its pools are {', '.join(map(repr, pools))}" if pools else rows[0]["trouble"]
+        message = f"KV manager {place.manager} has no pool {place.pool[:SHOWN_NAME]!r}: {there}"
+        return ServiceError(refused.code, message, reason=refused.reason)
 
     async def _list(self, manager: str) -> list[dict[str, Any]]:
         try:

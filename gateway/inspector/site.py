@@ -10,7 +10,9 @@
 """
 
 import mimetypes
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from importlib import resources
 
 import grpc
@@ -19,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from gateway.inspector.feed import Place
+from gateway.inspector.feed import Feed, Place
 from gateway.inspector.hub import Hub
 from gateway.inspector.token_ids import TokenIds
 from gateway.inspector.viewers import Viewer
@@ -86,6 +88,7 @@ class Site:
         self._status = status
         self._decode = decode
         self._tokens: dict[Place, TokenIds] = {}
+        self._viewers: Counter[Place] = Counter()
 
     def routes(self) -> list[Route]:
         """What is served where."""
@@ -98,9 +101,9 @@ class Site:
 
     async def close(self) -> None:
         """End every stream; no other begins."""
-        await self._hub.close()
         for tokens in self._tokens.values():
-            await tokens.close()
+            tokens.end()
+        await self._hub.close()
 
     async def asset(self, request: Request) -> Response:
         """A part of the page."""
@@ -116,12 +119,8 @@ class Site:
 
     async def watch(self, request: Request) -> Response:
         """A pool as it changes, until the caller leaves."""
-        place = _place_of(request)
-        feed = await self._hub.feed(place)
-        if self._decode is not None and place not in self._tokens:
-            block_size = (await feed.look()).summary.spec.block_size
-            self._tokens.setdefault(place, TokenIds(self._hub.stub(place.manager), place.pool, block_size))
-        return StreamingResponse(feed.frames(Viewer()), headers=_STREAM_HEADERS, media_type=RECORD)
+        feed = await self._hub.feed(_place_of(request))
+        return StreamingResponse(self._frames(feed), headers=_STREAM_HEADERS, media_type=RECORD)
 
     async def tokens(self, request: Request) -> Response:
         """The tokens that stand in the block of a digest."""
@@ -138,6 +137,29 @@ class Site:
         text = None if ids is None else self._decode(place.pool, ids)
         document = {"ids": ids, "text": text}
         return Response(to_json(document), headers={"cache-control": "no-store"}, media_type="application/json")
+
+    async def _frames(self, feed: Feed) -> AsyncIterator[bytes]:
+        with self._tokens_followed(feed.place):
+            async with aclosing(feed.frames(Viewer())) as frames:
+                async for frame in frames:
+                    yield frame
+
+    @contextmanager
+    def _tokens_followed(self, place: Place) -> Iterator[None]:
+        """Users' text is kept where that is allowed, and only as long as somebody looks at its pool."""
+        if self._decode is None:
+            yield
+            return
+        if place not in self._tokens:
+            self._tokens[place] = TokenIds(self._hub.stub(place.manager), place.pool)
+        self._viewers[place] += 1
+        try:
+            yield
+        finally:
+            self._viewers[place] -= 1
+            if not self._viewers[place]:
+                del self._viewers[place]
+                self._tokens.pop(place).end()
 
 
 def _place_of(request: Request) -> Place:

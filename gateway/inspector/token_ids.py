@@ -6,31 +6,27 @@ A Watch of its own, apart from the one that viewers are fed from, so that no rec
 import asyncio
 import contextlib
 from array import array
-from collections.abc import Iterator
 
 import grpc.aio
 
 from octavo.kv.v1 import kv_manager_pb2_grpc, watch_pb2
 
-TOKEN_BYTES = 4
 BATCH_MS = 250
 SECONDS_BETWEEN_TRIES = 1.0
 
 
 class TokenIds:
-    """Follows a pool's digests from its making until ``close``.
+    """Follows a pool's digests from its making until ``end``.
 
     Args:
         pool: the pool's name.
-        block_size: tokens in a block.
     """
 
-    def __init__(self, stub: "kv_manager_pb2_grpc.KvManagerServiceAsyncStub", pool: str, block_size: int) -> None:
+    def __init__(self, stub: "kv_manager_pb2_grpc.KvManagerServiceAsyncStub", pool: str) -> None:
         self._stub = stub
         self._request = watch_pb2.WatchRequest(
             pool=pool, kinds=[watch_pb2.EVENT_KIND_CACHE], include_token_ids=True, batch_ms=BATCH_MS
         )
-        self._block_bytes = block_size * TOKEN_BYTES
         self._ids: dict[bytes, bytes] = {}
         self._task = asyncio.create_task(self._run())
 
@@ -39,10 +35,9 @@ class TokenIds:
         ids = self._ids.get(digest)
         return None if ids is None else list(array("I", ids))
 
-    async def close(self) -> None:
+    def end(self) -> None:
         """Follow no longer, and forget."""
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
         self._ids.clear()
 
     def hear(self, response: watch_pb2.WatchResponse) -> None:
@@ -50,7 +45,7 @@ class TokenIds:
         for event in response.batch.events if response.HasField("batch") else (response,):
             match event.WhichOneof("event"):
                 case "stored":
-                    self._ids.update(zip(event.stored.digests, self._cut(event.stored.token_ids), strict=False))
+                    self._ids.update(_by_digest(event.stored))
                 case "removed":
                     for digest in event.removed.digests:
                         self._ids.pop(digest, None)
@@ -59,14 +54,22 @@ class TokenIds:
                 case _:
                     pass
 
-    def _cut(self, token_ids: bytes) -> Iterator[bytes]:
-        """Block by block; nothing when the event came without ids."""
-        for start in range(0, len(token_ids), self._block_bytes):
-            yield token_ids[start : start + self._block_bytes]
-
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 async for response in self._stub.Watch(self._request):
                     self.hear(response)
+            # Which digests went meanwhile nobody will tell, and the pool may be another one by then.
+            self._ids.clear()
             await asyncio.sleep(SECONDS_BETWEEN_TRIES)
+
+
+def _by_digest(stored: watch_pb2.DigestsStored) -> dict[bytes, bytes]:
+    """Each digest's ids; nothing where the event came without. Blocks with a digest are full, so all are of a size."""
+    if not stored.token_ids:
+        return {}
+    block_bytes = len(stored.token_ids) // len(stored.digests)
+    return {
+        digest: stored.token_ids[start : start + block_bytes]
+        for digest, start in zip(stored.digests, range(0, len(stored.token_ids), block_bytes), strict=True)
+    }

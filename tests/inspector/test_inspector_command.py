@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from inspector_records import look
 from processes import REPOSITORY, ServiceProcess
 from typer.testing import CliRunner
 
@@ -86,7 +85,7 @@ async def test_token_ids_are_known_by_digest_until_it_is_gone() -> None:
     SCENES[0](pool)
     request = watch_pb2.WatchRequest(pool=POOL, kinds=[watch_pb2.EVENT_KIND_CACHE], include_token_ids=True, batch_ms=1)
     watch = pool.manager.watch(request, lambda: None)
-    tokens = TokenIds(Silent(), POOL, look(pool).summary.spec.block_size)  # type: ignore[arg-type]
+    tokens = TokenIds(Silent(), POOL)  # type: ignore[arg-type]
     seen = 0
     for play in SCENES[1:]:
         play(pool)
@@ -99,5 +98,5 @@ async def test_token_ids_are_known_by_digest_until_it_is_gone() -> None:
         seen += sum(ids is not None for ids in known.values())
         assert tokens.get(b"\0" * 32) is None
     assert seen > 10
-    await tokens.close()
+    tokens.end()
     assert all(tokens.get(digest) is None for digest in held)

@@ -156,6 +156,72 @@ async def test_nobody_watches_when_nobody_looks_any_more(served: Any) -> None:
 
 
 @pytest.mark.e2e
+async def test_a_feed_that_has_ended_does_not_begin_again(served: Any) -> None:
+    """One who asked for it before its last viewer left has an empty stream, and comes back."""
+    _, servicer, address = served
+    hub = Hub((address,))
+    feed = await hub.feed(Place(address, POOL))
+    last, late = Reader(feed), Reader(feed)
+    await last.some(3)
+    await last.stream.aclose()
+    assert [frame async for frame in late.stream] == []
+    again = await hub.feed(Place(address, POOL))
+    ended = []
+    twice = Feed(again.place, hub.stub(address), ended.append)
+    twice.end()
+    twice.end()
+    assert ended == [twice]
+    assert servicer.watches == 1
+    await hub.close()
+    assert again.over
+
+
+class Lossy:
+    """A manager whose first Watch loses an event: after a snapshot with number 1 comes number 3."""
+
+    def __init__(self) -> None:
+        self.calls: list[LossyCall] = []
+
+    async def InspectPool(
+        self, request: inspect_pb2.InspectPoolRequest, timeout: float
+    ) -> inspect_pb2.InspectPoolResponse:
+        return inspect_pb2.InspectPoolResponse()
+
+    def Watch(self, request: watch_pb2.WatchRequest) -> "LossyCall":
+        self.calls.append(LossyCall(lost=not self.calls))
+        return self.calls[-1]
+
+
+class LossyCall:
+    def __init__(self, lost: bool) -> None:
+        self._lost = lost
+        self.cancelled = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[watch_pb2.WatchResponse]:
+        yield watch_pb2.WatchResponse(sequence=1, snapshot=watch_pb2.Snapshot(last=True))
+        if self._lost:
+            yield watch_pb2.WatchResponse(sequence=3, blocks=watch_pb2.BlocksChanged())
+        await self.cancelled.wait()
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+@pytest.mark.unit
+async def test_after_a_lost_event_viewers_are_told_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.inspector.feed.SECONDS_BETWEEN_TRIES", 0.0)
+    manager = Lossy()
+    feed = Feed(Place("a:1", POOL), manager, lambda _: None)  # type: ignore[arg-type]
+    await feed.look()
+    reader = Reader(feed)
+    async with asyncio.timeout(SECONDS):
+        while len(manager.calls) < 2 or not reader.records()[-1].watched.response.snapshot.last:
+            await reader.some(1)
+    assert manager.calls[0].cancelled.is_set()
+    await reader.stream.aclose()
+
+
+@pytest.mark.e2e
 async def test_who_asks_for_what_is_not_there_hears_so(served: Any) -> None:
     _, _, address = served
     hub = Hub((address, "127.0.0.1:1"))
@@ -167,6 +233,8 @@ async def test_who_asks_for_what_is_not_there_hears_so(served: Any) -> None:
         with pytest.raises(ServiceError) as refused:
             await hub.feed(place)
         assert refused.value.reason == reason
+        if reason == "POOL_NOT_FOUND":
+            assert refused.value.message == f"KV manager {address} has no pool 'another': its pools are {POOL!r}"
     there, silent = await hub.pools()
     assert there == {"manager": address, "pool": POOL, "num_blocks": 8, "block_size": 4}
     assert silent["manager"] == "127.0.0.1:1"
