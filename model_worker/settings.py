@@ -116,6 +116,8 @@ class WorkerSettings(model_settings.ServiceSettings, env_prefix="OCTAVO_WORKER_"
     manager_certificate: Annotated[OptionalPath, Field(description="client certificate for the manager")] = None
     manager_key: Annotated[OptionalPath, Field(description="client key for the manager")] = None
 
+    either = (("num_blocks", "kv_memory_gib"),)
+
     @model_validator(mode="after")
     def _peer_files(self) -> Self:
         self._check_peer("manager")

@@ -9,26 +9,27 @@ The rules are those of ``service.settings``; pydantic adds ranges, choices and n
 """
 
 import argparse
+import re
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from service.channels import TlsFiles
-from service.settings import CONFIG_VARIABLE, DEFAULT_CONFIG, SettingsError, read_table
+from service.settings import CONFIG_VARIABLE, DEFAULT_CONFIG, SettingsError, check_address, read_table
 
 OptionalValue = BeforeValidator(lambda value: None if value == "" else value)
 """An empty flag or variable switches an optional setting off."""
 
-Address = Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")]
+Address = Annotated[str, AfterValidator(check_address)]
 """host:port; port 0 picks one where it is listened on."""
-OptionalAddress = Annotated[str, Field(pattern=r"^(\S+:\d{1,5})?$")]
+OptionalAddress = Annotated[str, AfterValidator(lambda value: value and check_address(value))]
 OptionalPath = Annotated[Path | None, OptionalValue]
 NaturalInt = Annotated[int, Field(ge=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -42,7 +43,15 @@ def split_list(value: object) -> object:
 
 Addresses = Annotated[tuple[Address, ...], NoDecode, BeforeValidator(split_list)]
 """host:port,host:port"""
-Token = Annotated[str, Field(pattern=r"^(\S{16,})?$")]
+
+
+def _check_token(value: str) -> str:
+    if not re.fullmatch(r"(\S{16,})?", value):
+        raise ValueError("must be 16 characters or more, none of them a space")
+    return value
+
+
+Token = Annotated[str, AfterValidator(_check_token)]
 """A secret that two services share, 16 characters or more. Flags are seen by other users: best by the environment."""
 
 
@@ -50,6 +59,9 @@ class ServiceSettings(BaseSettings):
     """Base of a service's settings, with those of its own server's TLS and of tracing. Unknown keys are errors."""
 
     model_config = SettingsConfigDict(env_nested_delimiter="__", extra="forbid", frozen=True, protected_namespaces=())
+
+    either: ClassVar[Sequence[tuple[str, str]]] = ()
+    """Settings of which one says all. One source may overrule the other of a weaker source, but not say both."""
 
     tls_certificate: Annotated[OptionalPath, Field(description="serve TLS: PEM certificate")] = None
     tls_key: Annotated[OptionalPath, Field(description="serve TLS: PEM key")] = None
@@ -66,6 +78,13 @@ class ServiceSettings(BaseSettings):
             raise ValueError("tls_certificate and tls_key go together")
         if self.tls_client_ca is not None and self.tls_certificate is None:
             raise ValueError("tls_client_ca needs tls_certificate and tls_key")
+        return self
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        for first, second in self.either:
+            if getattr(self, first) is not None and getattr(self, second) is not None:
+                raise ValueError(f"{_flag(first)} and {_flag(second)} say the same in two ways: give one of them")
         return self
 
     @property
@@ -120,7 +139,7 @@ def load(kind: type[Settings], *, program: str, table: str, arguments: Sequence[
     try:
         rows = read_table(config, table)
         environment = EnvSettingsSource(kind)()
-        return kind.model_validate({**rows, **environment, **flags})
+        return kind.model_validate(_merged([rows, environment, flags], kind.either))
     except SettingsError as error:
         parser.error(str(error))
     except ValidationError as error:
@@ -128,6 +147,19 @@ def load(kind: type[Settings], *, program: str, table: str, arguments: Sequence[
         spelled |= {name: f"${prefix}{name.upper()}" for name in environment}
         spelled |= {name: _flag(name) for name in flags}
         parser.error("; ".join(_describe(item, spelled, table, prefix) for item in error.errors()))
+
+
+def _merged(sources: Sequence[Mapping[str, Any]], either: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The values of all sources, the strongest of which is last."""
+    merged: dict[str, Any] = {}
+    for source in sources:
+        given = {name for name, value in source.items() if value not in (None, "")}
+        for first, second in either:
+            for name, other in ((first, second), (second, first)):
+                if name in given:
+                    merged.pop(other, None)
+        merged.update(source)
+    return merged
 
 
 def _flag(name: str) -> str:
@@ -161,4 +193,5 @@ def _describe(error: Any, spelled: dict[str, str], table: str, prefix: str) -> s
         return f"[{table}] has no setting named {name}"
     if error["type"] == "missing":
         return f"{_flag(name)} is required, as is or by ${prefix}{name.upper()}"
-    return f"{spelled.get(name, name)}: {error['msg']}, found {error['input']!r}"
+    said = str(error["msg"]).removeprefix("Value error, ")
+    return f"{spelled.get(name, name)}: {said}, found {error['input']!r}"

@@ -13,6 +13,7 @@ table ``[kv_manager]``. Types: str, int, float, bool, Path, and any of these or 
 import argparse
 import dataclasses
 import os
+import re
 import tomllib
 import types
 import typing
@@ -22,6 +23,9 @@ from typing import Any, TypeVar
 
 CONFIG_VARIABLE = "OCTAVO_CONFIG"
 DEFAULT_CONFIG = "octavo.toml"
+TABLES = ("gateway", "kv_manager", "worker")
+"""What a configuration file has at its top: it is read by all services, each its own table."""
+MAX_PORT = 65_535
 
 Settings = TypeVar("Settings")
 
@@ -35,11 +39,23 @@ def setting(default: Any, help_text: str) -> Any:
     return dataclasses.field(default=default, metadata={"help": help_text})
 
 
+def check_address(value: str) -> str:
+    """``host:port`` as it is. The host may be a gRPC target: ``dns:///name:port``.
+
+    Raises:
+        ValueError: it is no such address.
+    """
+    host, _, port = value.rpartition(":")
+    if not re.fullmatch(r"\S+", host) or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > MAX_PORT:
+        raise ValueError(f"must be host:port, port 0 to {MAX_PORT}")
+    return value
+
+
 def read_table(path: Path | None, table: str, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The table of the configuration file: ``path``, else ``$OCTAVO_CONFIG``, else ``octavo.toml`` if it exists.
 
     Raises:
-        SettingsError: a file that was asked for is missing, or the file is no TOML.
+        SettingsError: a file that was asked for is missing, or the file is no TOML or has a table of no service.
     """
     environ = os.environ if environ is None else environ
     named = path or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
@@ -50,8 +66,13 @@ def read_table(path: Path | None, table: str, environ: Mapping[str, str] | None 
         return {}
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror or error}") from error
+    except ValueError as error:  # of UTF-8 or TOML
         raise SettingsError(f"{file}: {error}") from error
+    if unknown := sorted(set(document) - set(TABLES)):
+        allowed = ", ".join(f"[{name}]" for name in TABLES)
+        raise SettingsError(f"{file}: {', '.join(unknown)}: no table of a service; there are {allowed}")
     found = document.get(table, {})
     if not isinstance(found, dict):
         raise SettingsError(f"{file}: [{table}] must be a table")

@@ -33,7 +33,7 @@ def test_a_plan_adds_up_and_says_what_to_change(demo_model: Path) -> None:
 def test_blocks_follow_the_memory_unless_they_are_named(demo_model: Path) -> None:
     assert plan(demo_model).shape.num_blocks == GIB // BLOCK_BYTES - 1
     assert plan(demo_model, kv_memory_gib=0.25).shape.num_blocks == GIB // 4 // BLOCK_BYTES - 1
-    assert plan(demo_model, kv_memory_gib=0.25, num_blocks=7).shape.num_blocks == 7
+    assert plan(demo_model, num_blocks=7).shape.num_blocks == 7
 
 
 def test_a_host_tier_holds_no_more_than_the_pool(demo_model: Path) -> None:

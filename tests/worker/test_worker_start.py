@@ -38,6 +38,24 @@ def test_a_setting_is_flag_then_environment_then_file(tmp_path: Path, monkeypatc
     assert (chosen.model, chosen.block_size, chosen.num_blocks, chosen.pool) == (Path("from-flag"), 8, None, "p")
 
 
+def test_the_pool_is_sized_in_one_of_two_ways_and_the_stronger_source_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "octavo.toml"
+    file.write_text('[worker]\nmodel = "m"\nnum_blocks = 7\n')
+    chosen = settings.load(["--config", str(file), "--kv-memory-gib", "0.5"])
+    assert (chosen.num_blocks, chosen.kv_memory_gib) == (None, 0.5)
+    monkeypatch.setenv("OCTAVO_WORKER_KV_MEMORY_GIB", "2")
+    chosen = settings.load(["--config", str(file), "--num-blocks", "9"])
+    assert (chosen.num_blocks, chosen.kv_memory_gib) == (9, None)
+    monkeypatch.setenv("OCTAVO_WORKER_KV_MEMORY_GIB", "")  # says nothing
+    chosen = settings.load(["--config", str(file)])
+    assert (chosen.num_blocks, chosen.kv_memory_gib) == (7, None)
+    with pytest.raises(SystemExit):
+        settings.load(["--model=m", "--num-blocks=9", "--kv-memory-gib=1"])
+    assert "--num-blocks and --kv-memory-gib say the same in two ways" in capsys.readouterr().err
+
+
 def test_replicas_with_one_command_line_have_pools_of_their_own() -> None:
     chosen = settings.load(["--model=m", "--pool=llama-{hostname}"])
     assert chosen.pool == f"llama-{socket.gethostname()}"
@@ -50,13 +68,16 @@ def test_replicas_with_one_command_line_have_pools_of_their_own() -> None:
         (["--model=m", "--block-size=0"], "--block-size: Input should be greater than or equal to 1, found '0'"),
         (["--model=m", "--num-blocks=-1"], "--num-blocks"),
         (["--model=m", "--dtype=int8"], "--dtype"),
-        (["--model=m", "--listen=here"], "--listen"),
+        (["--model=m", "--listen=here"], "--listen: must be host:port, port 0 to 65535, found 'here'"),
+        (["--model=m", "--listen=127.0.0.1:65536"], "--listen: must be host:port, port 0 to 65535"),
+        (["--model=m", "--metrics=127.0.0.1:99999"], "--metrics: must be host:port, port 0 to 65535"),
+        (["--model=m", "--manager=a b:1"], "--manager: must be host:port"),
         (["--model=m", "--tls-key=key.pem"], "tls_certificate and tls_key go together"),
         (["--model=m", "--tls-client-ca=ca.pem"], "tls_client_ca needs tls_certificate and tls_key"),
         (["--model=m", "--manager-certificate=c.pem", "--manager-key=k.pem"], "manager_certificate needs manager_ca"),
         (["--model=m", "--gateways=a:1,b"], "--gateways"),
         (["--model=m", "--gateways=dns:///a:1"], "gateways needs gateway_token"),
-        (["--model=m", "--gateway-token=short"], "--gateway-token"),
+        (["--model=m", "--gateway-token=short"], "--gateway-token: must be 16 characters or more"),
         (["--model=m", "--config=missing.toml"], "missing.toml does not exist"),
     ],
 )

@@ -39,7 +39,7 @@ def test_workers_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--grace-seconds", "-1"], "--grace-seconds: Input should be greater than or equal to 0, found '-1'"),
         (["--grace-seconds", "nan"], "--grace-seconds"),
         (["--grace-seconds", "inf"], "--grace-seconds"),
-        (["--workers", "nowhere"], "--workers"),
+        (["--workers", "nowhere"], "--workers: must be host:port, port 0 to 65535"),
         (["--workers", ","], "workers is empty, and without registration_token none can announce itself"),
         (["--registration-token", "too-short"], "--registration-token"),
         (["--routing", "prefix"], "routing prefix needs managers"),
@@ -61,6 +61,26 @@ def test_an_unknown_key_of_the_table_is_an_error(tmp_path: Path, capsys: pytest.
     with pytest.raises(SystemExit):
         load(["--config", str(file)])
     assert "[gateway] has no setting named worker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[gatway]\nlisten = 'a:1'\n", "gatway: no table of a service; there are [gateway], [kv_manager], [worker]"),
+        (b"listen = 'a:1'\n", "listen: no table of a service"),
+        (b"[gateway]\nlisten = 'caf\xe9:1'\n", "'utf-8' codec can't decode byte 0xe9"),
+        (b"gateway = 1\n", "[gateway] must be a table"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused(
+    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "other.toml"
+    file.write_bytes(content)
+    with pytest.raises(SystemExit) as caught:
+        load(["--config", str(file)])
+    assert caught.value.code == 2
+    assert f"{file}: {said}" in capsys.readouterr().err
 
 
 def test_help_names_every_setting_with_its_variable(capsys: pytest.CaptureFixture[str]) -> None:
