@@ -205,7 +205,7 @@ take_network_away() {
     local table rule chain
     for table in nat filter; do
         iptables -w -t "$table" -S 2>/dev/null | sed -nE '/^-A .*(DOCKER|docker0|br-[0-9a-f]{12})/s/^-A/-D/p' |
-            while read -r rule; do iptables -w -t "$table" $rule 2>/dev/null || true; done
+            while read -r rule; do iptables -w -t "$table" $rule 2>/dev/null || true; done || true
         for chain in $(iptables -w -t "$table" -S 2>/dev/null | sed -n 's/^-N \(DOCKER[^ ]*\)$/\1/p'); do
             iptables -w -t "$table" -F "$chain"
             iptables -w -t "$table" -X "$chain" 2>/dev/null || true
