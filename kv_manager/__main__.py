@@ -79,7 +79,11 @@ async def _serve(settings: Settings, stack: ExitStack) -> None:
     )
     address = await server.start(settings.listen)
     metrics_server = MetricsServer(ManagerCollector(manager, times))
-    metrics = await metrics_server.start(settings.metrics) if settings.metrics else None
+    try:
+        metrics = await metrics_server.start(settings.metrics) if settings.metrics else None
+    except OSError:
+        await server.stop(0)
+        raise
     clock = asyncio.create_task(follow_leases(manager))
     # What start-up allocated lives as long as the process; the collector need not walk it again.
     gc.collect()

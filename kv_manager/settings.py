@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.channels import TlsFiles
-from service.settings import setting
+from service.settings import check_address, setting
 
 PROGRAM = "kv_manager"
 PREFIX = "OCTAVO_KV_"
@@ -28,6 +28,10 @@ class Settings:
     tls_ca: Path | None = setting(None, "PEM file: ask clients for certificates signed by this authority")
 
     def __post_init__(self) -> None:
+        if not self.listen.startswith("unix:"):
+            _check_address("listen", self.listen)
+        if self.metrics:
+            _check_address("metrics", self.metrics)
         if not 0.1 <= self.lease_seconds <= 86_400:
             raise ValueError(f"lease_seconds is {self.lease_seconds:g}, must be 0.1 to 86400")
         if not 0 <= self.grace_seconds <= 86_400:
@@ -42,3 +46,10 @@ class Settings:
         if self.tls_certificate is None and self.tls_key is None and self.tls_ca is None:
             return None
         return TlsFiles(ca=self.tls_ca, certificate=self.tls_certificate, key=self.tls_key)
+
+
+def _check_address(name: str, address: str) -> None:
+    try:
+        check_address(address)
+    except ValueError as error:
+        raise ValueError(f"{name} is {address!r}, {error}") from None

@@ -207,6 +207,8 @@ def test_cutting_open_streams_is_no_error_in_the_log(run_manager):
         (["--log-level", "loud"], "log_level"),
         (["--max-pool-blocks", "0"], "max_pool_blocks"),
         (["--lease-seconds", "soon"], "--lease-seconds"),
+        (["--listen", "127.0.0.1:99999"], "listen is '127.0.0.1:99999', must be host:port, port 0 to 65535"),
+        (["--metrics", "127.0.0.1:99999"], "metrics is '127.0.0.1:99999', must be host:port, port 0 to 65535"),
     ],
 )
 def test_a_wrong_setting_is_named(arguments, named):
@@ -215,14 +217,16 @@ def test_a_wrong_setting_is_named(arguments, named):
     assert named in process.stderr.splitlines()[-1]
 
 
-def test_an_address_in_use_is_one_clear_line(run_manager):
+@pytest.mark.parametrize("taken", ["--listen", "--metrics"])
+def test_an_address_in_use_is_one_clear_line(run_manager, taken):
     with run_manager("--metrics", "") as manager:
-        command = [sys.executable, "-m", "kv_manager", "--listen", manager.grpc, "--metrics", ""]
+        others = {"--listen": "127.0.0.1:0", "--metrics": "", taken: manager.grpc}
+        command = [sys.executable, "-m", "kv_manager", *(part for flag in others.items() for part in flag)]
         process = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert process.returncode == 1
     last = json.loads(process.stderr.splitlines()[-1])
     assert last["level"] == "ERROR"
-    assert manager.grpc in last["message"]
+    assert manager.grpc.rpartition(":")[2] in last["message"]
 
 
 def pool_exists(stub):
