@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.parameters import INT32_MAX
 from gateway.tenancy.tenant import Limits, Tenant
@@ -26,8 +26,21 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 # A value may be a key that somebody pasted: of what is wrong only the place and the rule are told.
 _MAX_PROBLEMS = 8
 
-Name = Annotated[str, StringConstraints(pattern=NAME)]
-KeyDigest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+def _check_name(value: str) -> str:
+    if not re.fullmatch(NAME, value):
+        raise ValueError("must be 1 to 64 letters, digits, '.', '_' or '-', a letter or digit first")
+    return value
+
+
+def _check_key(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise ValueError("must be a key's SHA-256, 64 digits of lower-case hexadecimal")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+KeyDigest = Annotated[str, AfterValidator(_check_key)]
 Count = Annotated[int, Field(ge=1, le=2**53)]
 Rate = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
@@ -135,7 +148,10 @@ def _validated(kind: type[Model], values: Mapping[str, Any], place: str) -> Mode
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        said = [f"{place}{_place(item['loc'])}: {item['msg']}" for item in error.errors(include_input=False)]
+        said = [
+            f"{place}{_place(item['loc'])}: {item['msg'].removeprefix('Value error, ')}"
+            for item in error.errors(include_input=False)
+        ]
         raise SettingsError("; ".join(said[:_MAX_PROBLEMS])) from None
 
 

@@ -55,7 +55,7 @@ def test_a_shared_root_is_never_anothers_own() -> None:
     [
         ({}, "tenants.a.keys: Field required"),
         ({"keys": []}, "tenants.a.keys: "),
-        ({"keys": ["secret-key"]}, "tenants.a.keys.0: "),
+        ({"keys": ["secret-key"]}, "tenants.a.keys.0: must be a key's SHA-256, 64 digits of lower-case hexadecimal"),
         ({"keys": [A.upper()]}, "tenants.a.keys.0: "),
         ({"keys": [A], "weight": 0}, "tenants.a.weight: "),
         ({"keys": [A], "weight": math.nan}, "tenants.a.weight: "),
@@ -64,7 +64,7 @@ def test_a_shared_root_is_never_anothers_own() -> None:
         ({"keys": [A], "requests_per_second": 0}, "tenants.a.requests_per_second: "),
         ({"keys": [A], "tokens_per_minute": 1.5}, "tenants.a.tokens_per_minute: "),
         ({"keys": [A], "secret-key": 1}, "tenants.a."),
-        ({"keys": [A], "digest_root": "with space"}, "tenants.a.digest_root: "),
+        ({"keys": [A], "digest_root": "with space"}, "tenants.a.digest_root: must be 1 to 64 letters, digits"),
         ({"keys": [A], "max_tokens": True}, "tenants.a.max_tokens: "),
     ],
 )
