@@ -281,9 +281,9 @@ def finished(progress: Progress) -> worker_pb2.Finished:
             reason="NEVER_FITS",
             fields={"token_ids": ended.message},
         )
-    if reason is EndReason.FAILED and ended.message == ALL_BANNED:
+    if reason is EndReason.FAILED and ended.message.startswith(ALL_BANNED):
         # The request's own rules exclude each other, on any worker.
-        raise ServiceError(grpc.StatusCode.FAILED_PRECONDITION, ALL_BANNED, reason="NO_TOKEN_LEFT")
+        raise ServiceError(grpc.StatusCode.FAILED_PRECONDITION, ended.message, reason="NO_TOKEN_LEFT")
     if reason is EndReason.FAILED:
         raise ServiceError(grpc.StatusCode.INTERNAL, ended.message or "the step failed", reason="STEP_FAILED")
     if reason is None:

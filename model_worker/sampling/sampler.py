@@ -27,7 +27,7 @@ from model_worker.sampling.results import Sampled
 from model_worker.sampling.token_rules import BadWords, LogitBias, MinTokens
 
 NOT_A_NUMBER = "the model gave logits that are no finite numbers"
-ALL_BANNED = "logit_bias, bad_words, min_tokens and the grammar together leave no token to choose"
+ALL_BANNED = "no token is left to choose by "
 
 
 class Sampler:
@@ -61,7 +61,7 @@ class Sampler:
         self._processors.apply(logits, rows)
         tokens = argmax(logits)
         highest = logits.gather(1, tokens.unsqueeze(1))
-        problems = _problems(highest)
+        problems = _problems(highest, rows)
         drawing = [place for place, row in enumerate(rows) if not row.sampling.greedy and place not in problems]
         if drawing:
             _draw(tokens, logits, highest, drawing, rows)
@@ -74,13 +74,26 @@ class Sampler:
         return sampled
 
 
-def _problems(highest: Tensor) -> dict[int, str]:
+def _problems(highest: Tensor, rows: Sequence[SampledRow]) -> dict[int, str]:
     """Rows whose largest logit, NaN counting as the largest, is not finite."""
     return {
-        place: ALL_BANNED if value == -torch.inf else NOT_A_NUMBER
+        place: _banned(rows[place]) if value == -torch.inf else NOT_A_NUMBER
         for place, (value,) in enumerate(highest.tolist())
         if not -torch.inf < value < torch.inf
     }
+
+
+def _banned(row: SampledRow) -> str:
+    """Why a row has no token left: the rules that it has, or else its logits."""
+    sampling, stop = row.sampling, row.stop
+    rules = {
+        "logit_bias": bool(sampling.logit_bias),
+        "bad_words": bool(sampling.bad_words),
+        "min_tokens": bool(stop.token_ids) and len(row.tokens) - row.prompt_length < stop.min_tokens,
+        "the grammar": sampling.grammar is not None,
+    }
+    had = [name for name, has in rules.items() if has]
+    return ALL_BANNED + " and ".join(had) if had else NOT_A_NUMBER
 
 
 def _draw(tokens: Tensor, logits: Tensor, highest: Tensor, places: list[int], rows: Sequence[SampledRow]) -> None:

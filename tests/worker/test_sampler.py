@@ -100,16 +100,24 @@ def test_a_row_without_numbers_fails_alone() -> None:
     expected[5] = int(logits[5].argmax())
     for params in (SamplingParams(0, top_logprobs=1), SamplingParams(1.0, top_k=1), SamplingParams(1e-4)):
         sampled = Sampler().sample(logits.clone(), [Row(params) for _ in range(6)])
-        assert [one.problem for one in sampled] == ["", NOT_A_NUMBER, NOT_A_NUMBER, ALL_BANNED, "", ""]
+        assert [one.problem for one in sampled] == ["", NOT_A_NUMBER, NOT_A_NUMBER, NOT_A_NUMBER, "", ""]
         assert [sampled[place].token for place in (0, 4, 5)] == [expected[place] for place in (0, 4, 5)]
 
 
 @pytest.mark.unit
 def test_rules_that_leave_no_token_are_named() -> None:
-    row = Row(
-        SamplingParams(bad_words=tuple((token,) for token in range(1, 5))), stop=StopConditions(frozenset({0}), 1)
-    )
-    assert Sampler().sample(torch.zeros(1, 5), [row])[0].problem == ALL_BANNED
+    end = StopConditions(frozenset({0}), 1)
+    words = {"bad_words": tuple((token,) for token in range(1, 5))}
+    early = Row(SamplingParams(**words), stop=end)
+    biased = Row(SamplingParams(**words, logit_bias=((0, 1.0),)), stop=end)
+    # One token was generated, so min_tokens forbids nothing any more.
+    late = Row(SamplingParams(bad_words=(*words["bad_words"], (0,))), [0, 0], 1, stop=end)
+    sampled = Sampler().sample(torch.zeros(3, 5), [early, biased, late])
+    assert [one.problem.removeprefix(ALL_BANNED) for one in sampled] == [
+        "bad_words and min_tokens",
+        "logit_bias and bad_words and min_tokens",
+        "bad_words",
+    ]
 
 
 @pytest.mark.unit

@@ -113,9 +113,9 @@ def test_rows_without_a_grammar_do_not_notice(compiler: GrammarCompiler) -> None
 def test_tokens_that_cannot_match_leave_no_token(tokenizer: Tokenizer, compiler: GrammarCompiler) -> None:
     grammar = compiler.compile("regex", "[ab]+")
     resumed = Row(SamplingParams(0, grammar=grammar), [0, *tokenizer.encode("aXa").ids], 1)
-    assert Sampler().sample(torch.zeros(1, VOCAB), [resumed])[0].problem == ALL_BANNED
+    assert Sampler().sample(torch.zeros(1, VOCAB), [resumed])[0].problem == ALL_BANNED + "the grammar"
     early = Row(SamplingParams(0, grammar=compiler.compile("regex", "")), stop=StopConditions(frozenset({END}), 1))
-    assert Sampler().sample(torch.zeros(1, VOCAB), [early])[0].problem == ALL_BANNED
+    assert Sampler().sample(torch.zeros(1, VOCAB), [early])[0].problem == ALL_BANNED + "min_tokens and the grammar"
 
 
 @pytest.mark.parametrize(
