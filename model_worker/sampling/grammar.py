@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
 from torch import Tensor
 
@@ -22,6 +22,21 @@ ANY_OBJECT = '{"type": "object"}'
 # One line, as most JSON is written: where any white space may stand, a small model writes it for ever. A schema's own
 # "x-guidance" goes before this.
 JSON_STYLE: "JsonCompileOptions" = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+# Units of the compiler's lexer. The first is for the grammar and the first mask together: 200,000 suffice 64 tools of
+# which eight have 200 properties each, and the most takes 0.2 s, on the thread that reads the request.
+# The second is for a mask in a step, where every stream waits: schemas need 5,000 and the most takes about 30 ms.
+FIRST_MASK_EFFORT = 250_000
+MASK_EFFORT = 30_000
+LIMITS = LLParserLimits(initial_lexer_fuel=FIRST_MASK_EFFORT, step_lexer_fuel=MASK_EFFORT, verbose_errors=False)
+TOO_COMPLEX = (
+    f"too complex: allowed are {FIRST_MASK_EFFORT} units of the compiler's work at the start of a text and "
+    f"{MASK_EFFORT} at a token; ask for less repetition, or for fewer parts"
+)
+# How the compiler tells of a limit.
+LIMITS_TOLD = ("limit for this grammar", "initial_lexer_fuel")
+# How far the start of a text is tried.
+TRIED_TOKENS = 4
 
 
 class GrammarError(Exception):
@@ -51,9 +66,9 @@ class GrammarCompiler:
             self._read_tokenizer()
 
     def compile(self, kind: str, source: str) -> LLMatcher:
-        """The matcher at the start of a text.
+        """The matcher at the start of a text, with its first mask computed: the copies that rows take find it made.
 
-        A complex grammar may take a second, and so does the first call where ``prepare`` was not called.
+        A complex grammar may take a quarter of a second, and the first call a second where ``prepare`` was not called.
 
         Args:
             kind: json_schema, json_object, regex or lark.
@@ -77,9 +92,12 @@ class GrammarCompiler:
                     raise GrammarError(f"{kind or 'nothing'} is no notation of a grammar")
         except ValueError as error:
             raise GrammarError(_line(str(error))) from error
-        matcher = LLMatcher(tokenizer, grammar, log_level=0)
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            raise GrammarError(_line(matcher.get_error()))
+            said = matcher.get_error()
+            raise GrammarError(TOO_COMPLEX if any(limit in said for limit in LIMITS_TOLD) else _line(said))
+        if not _can_begin(matcher, tokenizer):
+            raise GrammarError(TOO_COMPLEX)
         return matcher
 
     def _read_tokenizer(self) -> LLTokenizer:
@@ -107,9 +125,32 @@ def _schema(source: str) -> str:
     return json.dumps(schema)
 
 
+def _can_begin(matcher: LLMatcher, tokenizer: LLTokenizer) -> bool:
+    """Compute the first mask, and whether some text begins within the limits.
+
+    A mask whose effort ran out looks sound: the matcher is in error only after the text that it was sure of and a
+    token more, so a copy takes both.
+    """
+    matcher.compute_bitmask()
+    trial = matcher.deep_copy()
+    trial.try_consume_tokens(tokenizer.tokenize_bytes(trial.compute_ff_bytes()))
+    for _ in range(TRIED_TOKENS):
+        if trial.is_stopped():
+            break
+        mask = np.frombuffer(trial.compute_bitmask(), np.uint8)
+        allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+        going_on = allowed[~np.isin(allowed, tokenizer.eos_tokens)]
+        if not going_on.size:
+            break
+        trial.consume_token(int(going_on[0]))
+    return not trial.is_error()
+
+
 def _line(message: str) -> str:
-    """The first line of a message, at most 200 characters."""
-    return message.strip().partition("\n")[0][:200]
+    """The first line of a message, with the cause that a regex error tells further down; at most 200 characters."""
+    first, *rest = message.strip().splitlines() or [""]
+    cause = next((line.removeprefix("error:") for line in rest if line.startswith("error:")), "")[:120]
+    return first[: 200 - len(cause)] + cause
 
 
 class GrammarMask:

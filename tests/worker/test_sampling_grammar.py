@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from llguidance import LLTokenizer
 from sampling_reference import Row
 from tokenizers import Tokenizer
 
-from model_worker.sampling.grammar import GrammarCompiler, GrammarError
+from gateway.grammars import MAX_CHOICES, one_of
+from model_worker.sampling.grammar import FIRST_MASK_EFFORT, GrammarCompiler, GrammarError
 from model_worker.sampling.params import SamplingParams, StopConditions
 from model_worker.sampling.sampler import ALL_BANNED, Sampler
 
@@ -125,7 +127,8 @@ def test_tokens_that_cannot_match_leave_no_token(tokenizer: Tokenizer, compiler:
         ("json_schema", "[" * 100_000, "no JSON"),
         ("json_schema", "3", "a schema is a JSON object"),
         ("json_schema", '{"type": "octopus"}', "octopus"),
-        ("regex", "([", "regex"),
+        ("regex", "([", "regex parse error: unclosed character class"),
+        ("regex", "x" * 1000 + "\n(", "unclosed group"),
         ("lark", "start: nothing", "nothing"),
         ("", "", "no notation"),
     ],
@@ -134,6 +137,95 @@ def test_what_is_no_grammar_is_named_in_a_line(compiler: GrammarCompiler, kind: 
     with pytest.raises(GrammarError, match=said) as caught:
         compiler.compile(kind, source)
     assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) <= 200
+
+
+VAST = "(a{1000}){1000}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("regex", VAST),
+        ("regex", f"[xy]{VAST}"),  # its first mask is simple, its second is not
+        ("regex", "(a{1,1000}){1000}"),
+        ("regex", "|".join(f"w{place * 7919 % 99991}" for place in range(50_000))),
+        ("lark", f"start: /{VAST}/"),
+        (
+            "json_schema",
+            json.dumps(
+                {"type": "object", "properties": {"a" * 500: {"pattern": f"^{VAST}$"}}, "required": ["a" * 500]}
+            ),
+        ),
+    ],
+)
+def test_what_is_too_complex_is_refused_for_a_bounded_effort(compiler: GrammarCompiler, kind: str, source: str) -> None:
+    begun = time.thread_time()
+    with pytest.raises(GrammarError, match=f"^too complex: allowed are {FIRST_MASK_EFFORT} units"):
+        compiler.compile(kind, source)
+    assert time.thread_time() - begun < 3  # 0.2 s; more than 1 s of a quick machine without limits
+
+
+TYPES = ["string", "integer", "boolean"]
+WIDE = {f"property_{place}": {"type": TYPES[place % 3]} for place in range(200)}
+CELLS = {"type": "array", "items": {"type": "array", "items": {"type": "number", "minimum": -1e5}, "maxItems": 100}}
+TAGS = [f"{place * 7919 % 1000} is a value {place}" for place in range(500)]
+FORMATS = {name: {"type": "string", "format": name} for name in ("email", "date", "date-time", "uuid", "ipv6", "uri")}
+PATTERNS = {
+    "email": {"type": "string", "pattern": r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$"},
+    "date": {"type": "string", "pattern": r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"},
+    "note": {"type": "string", "minLength": 10, "maxLength": 5000},
+}
+
+
+def of(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("json_schema", of(WIDE)),
+        ("json_schema", {"type": "object", "properties": WIDE}),
+        (
+            "json_schema",
+            of({"table": CELLS, "tags": {"type": "array", "items": {"enum": TAGS}}, "tag": {"enum": TAGS}}),
+        ),
+        ("json_schema", of(FORMATS)),
+        ("json_schema", of(PATTERNS)),
+        ("json_schema", {"anyOf": [of({f"tool_{place}": of(WIDE | FORMATS)}) for place in range(8)]}),
+        ("lark", one_of("choice", [f"{place * 7919 % 10007} {'text ' * 80}" for place in range(MAX_CHOICES)]).source),
+        ("regex", "a{2000}|(.|\n){1,20000}"),
+    ],
+)
+def test_large_grammars_of_real_life_stay_within_the_limits(compiler: GrammarCompiler, kind: str, source: Any) -> None:
+    grammar = compiler.compile(kind, source if isinstance(source, str) else json.dumps(source))
+    rows = [Row(SamplingParams(seed=seed, grammar=grammar)) for seed in range(2)]
+    sampler = Sampler()
+    for _ in range(60):
+        for row, one in zip(rows, sampler.sample(noise(rows), rows), strict=True):
+            assert not one.problem
+            row.tokens.append(one.token)
+        rows = [row for row in rows if row.tokens[-1] != END]
+        if not rows:
+            break
+
+
+def test_a_mask_that_becomes_too_complex_ends_its_text_alone(tokenizer: Tokenizer, compiler: GrammarCompiler) -> None:
+    # Ten free letters hide the rest from who tries the start of a text.
+    hidden = Row(SamplingParams(0, grammar=compiler.compile("regex", f"[xy]{{10}}{VAST}")))
+    simple = Row(SamplingParams(0, grammar=compiler.compile("regex", "z{30}")))
+    begun = time.thread_time()
+    for _ in range(20):
+        ended, other = Sampler().sample(torch.zeros(2, VOCAB), [hidden, simple])
+        assert not other.problem
+        simple.tokens.append(other.token)
+        if ended.problem:
+            break
+        hidden.tokens.append(ended.token)
+    assert ended.problem == ALL_BANNED + "the grammar"
+    assert re.fullmatch("[xy]{10}a*", text(tokenizer, hidden))
+    assert time.thread_time() - begun < 1
 
 
 def test_the_vocabulary_is_read_before_anybody_waits_and_once(

@@ -259,13 +259,20 @@ def test_what_cannot_be_enforced_is_refused_before_anything_is_generated(client:
     assert "octopus" in error.message
     schema = {"name": "s", "schema": {"type": "octopus"}}
     assert refused(response_format={"type": "json_schema", "json_schema": schema}).param == "response_format"
-    assert refused(extra_body={"guided_regex": "(["}).param == "guided_regex"
+    unclosed = refused(extra_body={"guided_regex": "(["})
+    assert unclosed.param == "guided_regex"
+    assert "unclosed character class" in unclosed.message
+    vast = refused(extra_body={"guided_regex": "(a{1000}){1000}"})
+    assert vast.param == "guided_regex"
+    assert "too complex" in vast.message
     assert refused(extra_body={"structured_outputs": {"grammar": "start: nothing"}}).param == "structured_outputs"
     assert refused(tool_choice="required").param == "tool_choice"
     # Rules that leave no token are the client's too.
     with pytest.raises(openai.BadRequestError) as caught:
         chat(client, extra_body={"structured_outputs": {"choice": ["yes"]}, "min_tokens": 50})
     assert caught.value.code == "no_token_left"
+    assert "min_tokens and the grammar" in caught.value.message
+    assert "bad_words" not in caught.value.message
     # A free model is only told of its functions.
     assert chat(client, tools=[odd], max_tokens=4).choices[0].finish_reason in ("length", "stop")
 
