@@ -195,6 +195,7 @@ def of(properties: dict[str, Any]) -> dict[str, Any]:
         ("json_schema", of(PATTERNS)),
         ("json_schema", {"anyOf": [of({f"tool_{place}": of(WIDE | FORMATS)}) for place in range(8)]}),
         ("lark", one_of("choice", [f"{place * 7919 % 10007} {'text ' * 80}" for place in range(MAX_CHOICES)]).source),
+        ("regex", r"(\w+\s?){1,100}\."),
         ("regex", "a{2000}|(.|\n){1,20000}"),
     ],
 )
@@ -225,7 +226,7 @@ def test_a_mask_that_becomes_too_complex_ends_its_text_alone(tokenizer: Tokenize
         hidden.tokens.append(ended.token)
     assert ended.problem == ALL_BANNED + "the grammar"
     assert re.fullmatch("[xy]{10}a*", text(tokenizer, hidden))
-    assert time.thread_time() - begun < 1
+    assert time.thread_time() - begun < 2  # 0.3 s
 
 
 def test_the_vocabulary_is_read_before_anybody_waits_and_once(

@@ -26,6 +26,7 @@ from gateway.tools.calling import MAX_CALLS, Calling, calling_of
 from gateway.tools.families import FAMILIES
 from gateway.tools.functions import AUTO, NONE, REQUIRED, Freedom, Function, ToolChoice, named
 from gateway.tools.parser import Argued, Begun, Ended, Said
+from model_worker.sampling.grammar import LIMITS
 
 pytestmark = pytest.mark.unit
 
@@ -64,7 +65,7 @@ def write(model: ServedModel, grammar: Grammar, seed: int) -> str:
     end = tokenizer.id_of(END)
     vocabulary = LLTokenizer(tokenizer._backend.to_str(), n_vocab=model.vocab_size, eos_token=end)
     assert grammar.notation == "lark"
-    matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar.source), log_level=0)
+    matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar.source), log_level=0, limits=LIMITS)
     assert not matcher.is_error(), matcher.get_error()
     chance = random.Random(seed)
     mask = allocate_token_bitmask(1, model.vocab_size)
@@ -85,7 +86,7 @@ def accepts(model: ServedModel, grammar: Grammar, text: str) -> bool:
     """Whether a model could have written it and ended there."""
     tokenizer = model.tokenizer
     vocabulary = LLTokenizer(tokenizer._backend.to_str(), n_vocab=model.vocab_size, eos_token=tokenizer.id_of(END))
-    matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar.source), log_level=0)
+    matcher = LLMatcher(vocabulary, LLMatcher.grammar_from_lark(grammar.source), log_level=0, limits=LIMITS)
     assert not matcher.is_error(), matcher.get_error()
     ids = tokenizer.encode(text)
     return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
