@@ -100,7 +100,8 @@ class Inspector {
     this.heardAt = began;
     this.trouble = this.model.dropped ? `the pool is gone: ${this.model.dropped}` : "";
     if (heard === "snapshot" && this.live) this.#show(this.model);
-    if (heard === "look") {
+    // The first one is of the snapshot: what happens before the next look shows against it.
+    if (heard === "look" || heard === "snapshot") {
       const sample = this.model.sample();
       if (sample) this.charts.add(sample, this.history.keptMs);
     }
