@@ -16,7 +16,7 @@ WANTED = json.loads(Path(__file__).with_name("requests.json").read_text())
 GREEDY, SAMPLED = WANTED["greedy"], WANTED["sampled"]
 channel = grpc.insecure_channel(sys.argv[1])
 database = ProtoReflectionDescriptorDatabase(channel)
-(SERVICE,) = [name for name in database.get_services() if name.startswith("octavo.")]
+(SERVICE,) = [name for name in database.get_services() if name.endswith(".GatewayService")]
 service = DescriptorPool(database).FindServiceByName(SERVICE)
 
 
