@@ -27,7 +27,7 @@ FETCHED := $(MODEL)/octavo-model.json
 export OMP_WAIT_POLICY ?= passive
 
 .DEFAULT_GOAL := help
-.PHONY: help env model serve check lint test clients-test compose-test soak inspector-pictures simulate-pictures protos protos-lint protos-baseline map clean
+.PHONY: help env model serve check lint test clients-test browser-test compose-test soak inspector-pictures simulate-pictures protos protos-lint protos-baseline map clean
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -63,15 +63,19 @@ check: lint ## quick checks: lint, types, imports, unit and property tests
 	# A tenth of the manager's random lives; `make test` runs them all.
 	OCTAVO_KV_WORLDS=8 $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile -m 'unit or property'
 
-test: lint $(FETCHED) ## everything but long runs, GPU and containers
+test: lint $(FETCHED) ## everything but long runs, GPU, containers and a browser
 	# Triton reads TRITON_INTERPRET when it is imported, so its interpreter and its compiler have a process each.
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -m interpret tests/kernels/interpret
 	$(BIN)/pytest -q -m aot tests/kernels/aot
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m 'not soak and not gpu and not compose and not interpret and not aot and not clients'
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m 'not soak and not gpu and not compose and not interpret and not aot and not clients and not browser'
 
 clients-test: $(INSTALLED) ## the contract with other people's clients, each in an environment of its own
 	tests/clients/setup.sh
 	$(BIN)/pytest -q tests/clients
+
+browser-test: $(INSTALLED) ## the inspector's page in Chromium; on a machine with nothing else to do, since what it looks at goes on
+	tests/inspector/setup.sh
+	$(BIN)/pytest -q -m browser tests/inspector
 
 compose-test: $(INSTALLED) $(FETCHED) ## images and compose on a Docker engine of its own (root, Debian); ROUNDS=20
 	PYTHON=$(abspath $(BIN))/python deploy/compose-test.sh $(MODEL)

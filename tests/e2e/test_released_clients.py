@@ -37,7 +37,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stack(model: Path) -> Iterator[Stack]:
-    with running_stack(model, worker_flags=WORKER) as running:
+    # With a token, since a gateway has its registry only then.
+    with running_stack(model, worker_flags=WORKER, gateway_flags={"registration-token": "0" * 32}) as running:
         yield running
 
 

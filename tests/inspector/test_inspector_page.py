@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from cli.commands import app
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.browser, pytest.mark.timeout(240)]
 
 NUM_BLOCKS, BLOCK_SIZE = 128, 16
 SHARED = 3

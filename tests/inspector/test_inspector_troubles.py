@@ -17,7 +17,7 @@ from processes import ServiceProcess
 from octavo.kv.v1 import attach_pb2, common_pb2, kv_manager_pb2_grpc, watch_pb2
 from service.channels import open_channel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.browser, pytest.mark.timeout(240)]
 
 KEY = "boss-key-0123456789"
 LISTEN = ("--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--workers=127.0.0.1:1")
