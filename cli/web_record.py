@@ -7,8 +7,9 @@ manager's own account of the pool, once a second. Told again, the events have to
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cli.live.mirror import CACHED, FENCED, FREE, REFERENCED, SHARED, Gap, Mirror
+from cli.live.mirror import CACHED, FENCED, FREE, REFERENCED, SHARED, Mirror
 from octavo.kv.v1 import inspect_pb2, record_pb2, watch_pb2
+from service.watched import Gap
 
 WATCHED = ("watched", "looked")
 

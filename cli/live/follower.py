@@ -6,8 +6,9 @@ from collections.abc import Callable
 import grpc
 
 from cli.calls import explain
-from cli.live.mirror import KINDS, Gap, Mirror
+from cli.live.mirror import Mirror
 from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc, watch_pb2
+from service.watched import PAGE_KINDS, Gap
 
 SECONDS_BETWEEN_TRIES = 1.0
 
@@ -56,7 +57,7 @@ class Follower:
         with self.lock:
             if self._ended.is_set():
                 return
-            request = watch_pb2.WatchRequest(pool=self._pool, kinds=KINDS, after=self.mirror.position)
+            request = watch_pb2.WatchRequest(pool=self._pool, kinds=PAGE_KINDS, after=self.mirror.position)
             call = self._stub.Watch(request)
             self._cancel = call.cancel
         try:

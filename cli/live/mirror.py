@@ -3,9 +3,9 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from octavo.kv.v1 import inspect_pb2, steps_pb2, watch_pb2
+from octavo.kv.v1 import inspect_pb2, watch_pb2
+from service.watched import PAGE_KINDS, Gap, is_gone, set_table
 
-KINDS = (watch_pb2.EVENT_KIND_BLOCKS, watch_pb2.EVENT_KIND_TABLES, watch_pb2.EVENT_KIND_SEQUENCES)
 REMEMBERED_PREEMPTIONS = 64
 
 # What a block is doing, one byte per block: a pool of 100,000 is looked through in a frame.
@@ -16,14 +16,6 @@ _CODES = {
     inspect_pb2.BLOCK_STATE_REFERENCED: REFERENCED,
     inspect_pb2.BLOCK_STATE_FENCED: FENCED,
 }
-_GONE = {
-    watch_pb2.SEQUENCE_EVENT_TYPE_RELEASED,
-    watch_pb2.SEQUENCE_EVENT_TYPE_REJECTED,
-}
-
-
-class Gap(Exception):
-    """An event is missing: only a snapshot helps."""
 
 
 @dataclass(slots=True)
@@ -56,19 +48,11 @@ class Pages:
             self.counts[code] += 1
             self.codes[info.block - 1] = code
 
-    def set_table(self, changed: watch_pb2.TableChanged) -> None:
-        """A table from its first changed entry on; one that is empty is forgotten."""
-        table = self.tables.setdefault(changed.seq, [])
-        table[changed.first_index :] = changed.blocks
-        if not table:
-            del self.tables[changed.seq]
-
     def set_sequence(self, event: watch_pb2.SequenceEvent) -> None:
         """A sequence after a change in its life. Events about it come before those about its table."""
         seq = event.summary.seq
-        forgotten = event.preempted.mode == steps_pb2.PREEMPTION_MODE_RECOMPUTE
         self.parked.pop(seq, None)
-        if event.type in _GONE or forgotten:
+        if is_gone(event):
             self.sequences.pop(seq, None)
             return
         self.sequences[seq] = event.summary
@@ -133,7 +117,7 @@ class Mirror:
             return None
         header = self.summary.header
         return watch_pb2.WatchPosition(
-            manager_id=header.manager_id, epoch=header.epoch, sequence=self._sequence, kinds=KINDS
+            manager_id=header.manager_id, epoch=header.epoch, sequence=self._sequence, kinds=PAGE_KINDS
         )
 
     def begins(self, response: watch_pb2.WatchResponse) -> bool:
@@ -171,7 +155,7 @@ class Mirror:
             case "blocks":
                 pages.set_blocks(list(response.blocks.blocks))
             case "table":
-                pages.set_table(response.table)
+                set_table(pages.tables, response.table)
             case "sequence_event":
                 self._count(response)
                 pages.set_sequence(response.sequence_event)

@@ -9,9 +9,10 @@ import grpc
 import grpc.aio
 
 from gateway.inspector import frames
-from gateway.inspector.pool_state import KINDS, Gap, PoolState
+from gateway.inspector.pool_state import PoolState
 from gateway.inspector.viewers import Viewer
 from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc, watch_pb2
+from service.watched import PAGE_KINDS, Gap
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +139,7 @@ class Feed:
     async def _follow(self) -> None:
         """Watch until the pool is gone; after a gap from a snapshot anew, a while later."""
         while True:
-            call = self._stub.Watch(watch_pb2.WatchRequest(pool=self.place.pool, kinds=KINDS, batch_ms=BATCH_MS))
+            call = self._stub.Watch(watch_pb2.WatchRequest(pool=self.place.pool, kinds=PAGE_KINDS, batch_ms=BATCH_MS))
             try:
                 async for response in call:
                     await self._hear(response)

@@ -7,18 +7,12 @@ that the manager has one watcher however many people look.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from octavo.kv.v1 import common_pb2, inspect_pb2, steps_pb2, watch_pb2
+from octavo.kv.v1 import common_pb2, inspect_pb2, watch_pb2
+from service.watched import Gap, is_gone, set_table
 
-KINDS = (watch_pb2.EVENT_KIND_BLOCKS, watch_pb2.EVENT_KIND_TABLES, watch_pb2.EVENT_KIND_SEQUENCES)
 PIECE_BLOCKS = 512
 PIECE_TABLE = 16_384
 """Blocks, or entries of one table, in a message of a snapshot."""
-
-_GONE = {watch_pb2.SEQUENCE_EVENT_TYPE_RELEASED, watch_pb2.SEQUENCE_EVENT_TYPE_REJECTED}
-
-
-class Gap(Exception):
-    """An event is missing: only a snapshot helps."""
 
 
 @dataclass(slots=True)
@@ -67,7 +61,7 @@ class PoolState:
             case "blocks":
                 self._set_blocks(event.blocks.blocks)
             case "table":
-                self._set_table(event.table)
+                set_table(self.tables, event.table)
             case "sequence_event":
                 self._set_sequence(event.sequence_event)
             case _:
@@ -80,15 +74,8 @@ class PoolState:
             else:
                 self.blocks[info.block] = info.SerializeToString()
 
-    def _set_table(self, changed: watch_pb2.TableChanged) -> None:
-        table = self.tables.setdefault(changed.seq, [])
-        table[changed.first_index :] = changed.blocks
-        if not table:
-            del self.tables[changed.seq]
-
     def _set_sequence(self, event: watch_pb2.SequenceEvent) -> None:
-        forgotten = event.preempted.mode == steps_pb2.PREEMPTION_MODE_RECOMPUTE
-        if event.type in _GONE or forgotten:
+        if is_gone(event):
             self.sequences.pop(event.summary.seq, None)
         else:
             self.sequences[event.summary.seq] = event.summary

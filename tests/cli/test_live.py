@@ -5,19 +5,20 @@ import io
 import pytest
 from rich.console import Console
 
-from cli.live.mirror import FENCED, KINDS, SHARED, Gap, Mirror
+from cli.live.mirror import FENCED, SHARED, Mirror
 from cli.live.views import block_map, frame, host_map
 from cli.tour.pool import POOL, TourPool
 from cli.tour.scenes import SCENES
 from kv_manager.core.slices import at_once
 from kv_manager.core.watching import Watch
 from octavo.kv.v1 import inspect_pb2, watch_pb2
+from service.watched import PAGE_KINDS, Gap
 
 pytestmark = pytest.mark.unit
 
 
 def opened(pool: TourPool, after: watch_pb2.WatchPosition | None = None) -> Watch:
-    return pool.manager.watch(watch_pb2.WatchRequest(pool=POOL, kinds=KINDS, after=after), lambda: None)
+    return pool.manager.watch(watch_pb2.WatchRequest(pool=POOL, kinds=PAGE_KINDS, after=after), lambda: None)
 
 
 def listen(pool: TourPool, watch: Watch, mirror: Mirror) -> list[watch_pb2.WatchResponse]:

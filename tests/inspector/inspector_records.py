@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from cli.tour.pool import POOL, TourPool
 from gateway.inspector import frames
-from gateway.inspector.pool_state import KINDS
 from octavo.kv.v1 import inspect_pb2, watch_pb2
+from service.watched import PAGE_KINDS
 
 Play = Callable[[TourPool], object]
 
@@ -20,7 +20,7 @@ class Recorder:
     def __init__(self, pool: TourPool, batch_ms: int = 33) -> None:
         self.pool = pool
         self.frames = [frames.header("in-process", "test"), frames.looked(look(pool))]
-        request = watch_pb2.WatchRequest(pool=POOL, kinds=KINDS, batch_ms=batch_ms)
+        request = watch_pb2.WatchRequest(pool=POOL, kinds=PAGE_KINDS, batch_ms=batch_ms)
         self._watch = pool.manager.watch(request, lambda: None)
         self.hear()
 

@@ -17,7 +17,7 @@ from cli.web_record import Replay
 from gateway.inspector import frames
 from gateway.inspector.feed import Feed, Place
 from gateway.inspector.hub import Hub
-from gateway.inspector.pool_state import KINDS, Gap, PoolState
+from gateway.inspector.pool_state import PoolState
 from gateway.inspector.viewers import Viewer
 from kv_manager.metrics import step_times
 from kv_manager.recording import read_records
@@ -25,6 +25,7 @@ from kv_manager.servicer import KvManagerServicer
 from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc, record_pb2, watch_pb2
 from service.errors import ServiceError
 from service.serving import Server
+from service.watched import PAGE_KINDS, Gap
 
 SECONDS = 30.0
 
@@ -267,7 +268,7 @@ def test_salts_never_leave_the_gateway() -> None:
     whole = watch_pb2.WatchResponse(snapshot=watch_pb2.Snapshot(sequences=[summary]))
     told = [frames.watched(each) for each in (event, batch, whole)]
     told.append(frames.looked(inspect_pb2.InspectPoolResponse(sequences=[summary])))
-    assert set(KINDS) == set(watch_pb2.EventKind.values()) - {0, watch_pb2.EVENT_KIND_CACHE}
+    assert set(PAGE_KINDS) == set(watch_pb2.EventKind.values()) - {0, watch_pb2.EVENT_KIND_CACHE}
     for frame in told:
         assert b"secret" not in frame
         assert b"tenant/acme" in frame

@@ -6,12 +6,13 @@ import pytest
 from kv_world import World
 from test_kv_worlds import REGIMES
 
-from cli.live.mirror import KINDS, SHARED, Mirror
+from cli.live.mirror import SHARED, Mirror
 from kv_manager.core import views
 from kv_manager.core.manager import Manager
 from kv_manager.core.pool import Pool
 from kv_manager.core.slices import at_once
 from octavo.kv.v1 import attach_pb2, inspect_pb2, watch_pb2
+from service.watched import PAGE_KINDS
 
 pytestmark = pytest.mark.property
 
@@ -33,7 +34,7 @@ class Listener:
 
     def __init__(self, manager: Manager) -> None:
         self.manager, self.mirror, self.overcounted = manager, Mirror(), 0
-        self.watch = manager.watch(watch_pb2.WatchRequest(pool="world", kinds=KINDS), lambda: None)
+        self.watch = manager.watch(watch_pb2.WatchRequest(pool="world", kinds=PAGE_KINDS), lambda: None)
 
     def listen(self) -> None:
         for response in at_once(self.watch.poll()):
