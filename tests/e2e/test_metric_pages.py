@@ -4,6 +4,7 @@ there.
 
 import json
 import re
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +39,8 @@ METRIC = re.compile(r"\boctavo_(?:gateway|worker|kv)_\w+")
 # What Prometheus makes of a histogram and a counter.
 SUFFIXES = ("_bucket", "_count", "_sum", "_total", "_created")
 
-FLAGS = {"num-blocks": 12, "block-size": 16, "host-memory-mib": 0, "threads": 1, "served-name": "tiny"}
+NUM_BLOCKS, CONTEXT = 300, 4_096
+FLAGS = {"num-blocks": NUM_BLOCKS, "block-size": 16, "host-memory-mib": 0, "threads": 1, "served-name": "tiny"}
 
 
 class Pages:
@@ -69,7 +71,7 @@ class Pages:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    model = byte_model(tmp_path_factory.mktemp("pages"))
+    model = byte_model(tmp_path_factory.mktemp("pages"), max_position_embeddings=CONTEXT)
     shown = {"metrics": "127.0.0.1:0"}
     with running_stack(model, worker_flags=FLAGS | shown, gateway_flags=shown, manager_flags=shown) as stack:
         pages = Pages(stack)
@@ -85,14 +87,17 @@ def drive(pages: Pages) -> None:
             list(gateway.Generate(asked("x" * 40, 5), timeout=60))
         with pytest.raises(grpc.RpcError, match="allowed"):
             list(gateway.Generate(asked("x", -1), timeout=60))
-        left = gateway.Generate(asked("y", 150), timeout=60)
+        # Seconds of tokens, so that it is left before it ends.
+        left = gateway.Generate(asked("y", CONTEXT - 10), timeout=60)
         next(left)
         left.cancel()
         worker = worker_pb2_grpc.WorkerServiceStub(direct)
         with pytest.raises(grpc.RpcError, match="token_ids"):
             list(worker.Generate(worker_pb2.GenerateRequest(), timeout=60))
-        # The worker hears of the cancellation before it answers what comes after it.
         list(gateway.Generate(asked("z", 1), timeout=60))
+    deadline = time.monotonic() + 60
+    while pages.value("octavo_worker_open_requests"):
+        assert time.monotonic() < deadline, "the worker has not heard that a client left"
 
 
 def asked(prompt: str, max_tokens: int) -> gateway_pb2.GenerateRequest:
@@ -122,7 +127,7 @@ def test_the_three_services_agree(pages: Pages) -> None:
         assert pages.value(name) == 3 * 40 + 2
     for name in ("octavo_worker_cached_tokens_total", "octavo_kv_hit_tokens_total"):
         assert pages.value(name) == 2 * 32
-    assert pages.value("octavo_kv_blocks") == pages.value("octavo_worker_pool_blocks") == 12
+    assert pages.value("octavo_kv_blocks") == pages.value("octavo_worker_pool_blocks") == NUM_BLOCKS
 
 
 def test_names_say_their_units(pages: Pages) -> None:

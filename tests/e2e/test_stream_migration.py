@@ -17,7 +17,7 @@ from typing import NamedTuple
 import grpc.aio
 import pytest
 from byte_vocabulary import byte_tokenizer
-from heard_streams import SIZES, Heard, end_under_way, listen, wanted, workers_ready
+from heard_streams import SIZES, Heard, generating, listen, wanted, workers_ready
 from processes import ServiceProcess
 from standing_fleet import StandingFleet
 from tiny_checkpoints import tiny_checkpoint
@@ -27,9 +27,9 @@ from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 pytestmark = [pytest.mark.e2e, pytest.mark.model]
 
 CI_KILLS, SOAK_KILLS = 5, 50
-STREAMS, ON_EACH, PROMPT, OUTPUT, EDGE = 16, 8, 24, 160, 5
-# Tokens of each of its streams when a worker ends; the gateway has read some fewer.
-ENDED_AT = (4 * EDGE, OUTPUT // 2)
+STREAMS, ON_EACH, PROMPT, OUTPUT, EDGE = 16, 8, 24, 320, 5
+# Tokens of each of its streams when a worker is told to end: it makes some more, of which the gateway reads some fewer.
+ENDED_AT = (4 * EDGE, OUTPUT // 4)
 SEED = 20_261_130
 
 
@@ -87,14 +87,16 @@ class Rounds:
     async def play(self, place: int, by: signal.Signals) -> None:
         """One round; both workers run again after it."""
         heard = [Heard() for _ in self._requests]
-        streams = [
-            asyncio.create_task(listen(self._gateway, request, one))
-            for request, one in zip(self._requests, heard, strict=True)
-        ]
         victim = self._fleet.workers[place]
         gateway = self._fleet.gateway.process
         paused_before = len(pauses_of(gateway))
-        await end_under_way(victim.process, by, ON_EACH * self._dice.randrange(*ENDED_AT), streams)
+        async with generating(victim.process) as progress:
+            streams = [
+                asyncio.create_task(listen(self._gateway, request, one))
+                for request, one in zip(self._requests, heard, strict=True)
+            ]
+            await progress.reaches(ON_EACH * self._dice.randrange(*ENDED_AT), streams)
+            victim.process.signal(by)
         await asyncio.gather(*streams)
         status = await asyncio.to_thread(victim.process.process.wait)
         assert status == (0 if by is signal.SIGTERM else -by)

@@ -3,10 +3,10 @@
 import asyncio
 import math
 import random
-import signal
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,21 +129,33 @@ async def workers_ready(gateway: gateway_pb2_grpc.GatewayServiceStub, count: int
         await asyncio.sleep(0.02)
 
 
-async def end_under_way(
-    victim: ServiceProcess, by: signal.Signals, tokens: int, streams: Sequence["asyncio.Task[Heard]"]
-) -> None:
-    """End a worker when its streams have brought so many tokens together: which ones are its own, nobody knows yet.
+class Generating:
+    """How far a worker's streams are: made before they begin, since a fast one may end while it is asked for.
 
-    Raises:
-        AssertionError: all streams ended before; or the error of one that has failed, since its tokens may never come.
+    Which streams are its own nobody knows beforehand, so their tokens count together.
     """
-    async with grpc.aio.insecure_channel(victim.address) as channel:
-        worker = worker_pb2_grpc.WorkerServiceStub(channel)
-        before = await _generated(worker)
-        while await _generated(worker) < before + tokens:
+
+    def __init__(self, worker: worker_pb2_grpc.WorkerServiceStub, before: int) -> None:
+        self._worker = worker
+        self._before = before
+
+    async def reaches(self, tokens: int, streams: Sequence["asyncio.Task[Heard]"]) -> None:
+        """Wait until they have brought so many.
+
+        Raises:
+            AssertionError: all streams ended before; or the error of one that failed, since its tokens may never come.
+        """
+        while await _generated(self._worker) < self._before + tokens:
             ended = [stream.result() for stream in streams if stream.done()]
             assert len(ended) < len(streams), "all streams ended before the worker"
-    victim.signal(by)
+
+
+@asynccontextmanager
+async def generating(victim: ServiceProcess) -> AsyncIterator[Generating]:
+    """Counts what a worker generates from now on."""
+    async with grpc.aio.insecure_channel(victim.address) as channel:
+        worker = worker_pb2_grpc.WorkerServiceStub(channel)
+        yield Generating(worker, await _generated(worker))
 
 
 async def _generated(worker: worker_pb2_grpc.WorkerServiceStub) -> int:
