@@ -8,11 +8,13 @@ class InvalidRequest(Exception):
 
     Attributes:
         problems: what was found and what is allowed, by parameter name (``stop[2]`` for an element).
+        reason: an UPPER_SNAKE word for programs.
     """
 
-    def __init__(self, problems: Mapping[str, str]) -> None:
+    def __init__(self, problems: Mapping[str, str], reason: str = "INVALID_FIELD") -> None:
         super().__init__("; ".join(f"{name}: {problem}" for name, problem in problems.items()))
         self.problems = dict(problems)
+        self.reason = reason
 
 
 class ContextExceeded(InvalidRequest):

@@ -14,8 +14,7 @@ import grpc.aio
 
 from gateway import worker_errors
 from gateway.continuation import Continuation
-from gateway.errors import InvalidRequest
-from gateway.grammars import Grammar
+from gateway.grammars import FORMAT, Grammar
 from gateway.interruptions import Cause, cause_of
 from gateway.journey import Journey
 from gateway.logprobs import LogprobReader
@@ -152,7 +151,7 @@ async def pieces(generation: Generation, journey: Journey) -> AsyncGenerator[Pie
 
     Raises:
         ServiceError: what went wrong, in terms of the client's request.
-        InvalidRequest: the worker's compiler takes no such grammar.
+        InvalidRequest: the worker does not take the client's parameters.
     """
     samples = [_sample(generation, index) for index in range(generation.parameters.n)]
     state = Continuation(worker_request(generation), samples)
@@ -201,7 +200,7 @@ async def _move(
 
     Raises:
         ServiceError: the error, where none can.
-        InvalidRequest: the worker's compiler takes no such grammar.
+        InvalidRequest: the worker does not take the client's parameters.
     """
     address = journey.worker.address
     if isinstance(error, Abandoned):
@@ -210,17 +209,12 @@ async def _move(
         found = cause_of(error, answered=answered, again=journey.departures > 0)
         failure = worker_errors.translate(address, error, state.tokens)
         if found is None:
-            raise _failure(generation, failure) from error
+            constraint = FORMAT if generation.grammar is None else generation.grammar.parameter
+            raise worker_errors.about_request(address, failure, constraint) from error
         cause = found
     if not state.exact:
         raise worker_errors.not_resumable(failure) from error
     await journey.move(cause, failure, state.longest)
-
-
-def _failure(generation: Generation, error: ServiceError) -> Exception:
-    """A worker's error by the name that the request's own parameter has."""
-    grammar, problem = generation.grammar, error.fields.get(worker_errors.GRAMMAR)
-    return error if grammar is None or problem is None else InvalidRequest({grammar.parameter: problem})
 
 
 def _sample(generation: Generation, index: int) -> SampleStream:

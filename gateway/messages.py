@@ -73,7 +73,7 @@ def spelled_for(request: Request) -> Iterator[None]:
     except InvalidRequest as error:
         fields = {_path(request, name): problem for name, problem in error.problems.items()}
         message = "; ".join(f"{field}: {problem}" for field, problem in fields.items())
-        raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason="INVALID_FIELD", fields=fields) from error
+        raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason=error.reason, fields=fields) from error
 
 
 def _path(request: Request, name: str) -> str:

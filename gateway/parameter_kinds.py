@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from gateway import json_words
 from gateway.grammars import Grammar
 from gateway.tools import functions
 from gateway.tools.functions import Function, ToolChoice
@@ -28,14 +29,6 @@ def _is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:  # a whole number beyond the floats
         return False
-
-
-def _shown(value: float) -> str:
-    """A number in a few characters, whatever its size."""
-    try:
-        return str(value) if isinstance(value, int) and abs(value) < 2**64 else f"{value:g}"
-    except OverflowError:
-        return "a number beyond 1e308"
 
 
 class Kind(Protocol):
@@ -63,10 +56,12 @@ class Integer:
         return f"a whole number from {self.low} to {self.high}"
 
     def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
-        if not isinstance(value, int) or isinstance(value, bool):
-            yield Problem("", type(value).__name__)
+        if isinstance(value, float):
+            yield Problem("", json_words.number(value))
+        elif not isinstance(value, int) or isinstance(value, bool):
+            yield Problem("", json_words.kind(value))
         elif not self.low <= value <= self.high:
-            yield Problem("", _shown(value))
+            yield Problem("", json_words.number(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +83,9 @@ class Number:
 
     def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
         if not isinstance(value, int | float) or isinstance(value, bool):
-            yield Problem("", type(value).__name__)
+            yield Problem("", json_words.kind(value))
         elif not (_is_finite(value) and self.low <= value <= self.high and (value > self.low or not self.above_low)):
-            yield Problem("", _shown(value))
+            yield Problem("", json_words.number(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,7 @@ class Boolean:
 
     def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
         if not isinstance(value, bool):
-            yield Problem("", type(value).__name__)
+            yield Problem("", json_words.kind(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +114,7 @@ class Text:
 
     def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
         if not isinstance(value, str):
-            yield Problem("", type(value).__name__)
+            yield Problem("", json_words.kind(value))
             return
         size = len(value.encode(errors="surrogatepass"))
         if not self.min_bytes <= size <= self.max_bytes:
@@ -139,7 +134,7 @@ class Texts:
 
     def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
         if isinstance(value, str) or not isinstance(value, Sequence):
-            yield Problem("", type(value).__name__)
+            yield Problem("", json_words.kind(value))
             return
         if len(value) > self.max_count:
             yield Problem("", f"{len(value)} texts")
@@ -162,7 +157,7 @@ class TokenIds:
 
     def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
         if isinstance(value, str) or not isinstance(value, Sequence):
-            yield Problem("", type(value).__name__)
+            yield Problem("", json_words.kind(value))
             return
         if len(value) > self.max_count:
             yield Problem("", f"{len(value)} ids")
@@ -185,7 +180,7 @@ class Biases:
 
     def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
         if not isinstance(value, Mapping):
-            yield Problem("", type(value).__name__)
+            yield Problem("", json_words.kind(value))
             return
         key, bias = Integer(0, vocab_size - 1), Number(-self.limit, self.limit)
         for id_, number in value.items():
@@ -206,7 +201,7 @@ class Language:
 
     def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
         if not isinstance(value, Grammar):
-            yield Problem("", type(value).__name__)
+            yield Problem("", json_words.kind(value))
         elif value.notation != "json_object":
             yield from Text(self.max_bytes, min_bytes=1).problems(value.source, vocab_size)
 
@@ -221,7 +216,7 @@ class Functions:
 
     def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
         if not isinstance(value, tuple) or not all(isinstance(one, Function) for one in value):
-            yield Problem("", type(value).__name__)
+            yield Problem("", json_words.kind(value))
         else:
             yield from (Problem(*problem) for problem in functions.problems(value))
 
@@ -236,4 +231,4 @@ class Choice:
 
     def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
         if not isinstance(value, ToolChoice):
-            yield Problem("", type(value).__name__)
+            yield Problem("", json_words.kind(value))

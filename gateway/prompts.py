@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gateway import json_words
 from gateway.errors import ContextExceeded, InvalidRequest
 from gateway.models import ServedModel
 from gateway.parameters import Parameters
@@ -131,7 +132,9 @@ def check_vocabulary(model: ServedModel, token_ids: Sequence[int], name: str) ->
         if not 0 <= min(part) <= max(part) < model.vocab_size:
             at, id_ = next((at, id_) for at, id_ in enumerate(part) if not 0 <= id_ < model.vocab_size)
             position = number * IDS_AT_ONCE + at
-            raise InvalidRequest({f"{name}[{position}]": f"{id_} found, token ids are below {model.vocab_size}"})
+            raise InvalidRequest(
+                {f"{name}[{position}]": f"{json_words.number(id_)} found, token ids are below {model.vocab_size}"}
+            )
 
 
 async def from_messages(

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from gateway import json_words
 from gateway.errors import InvalidRequest
 
 # Their values are schemas, by name or in a row.
@@ -39,7 +40,7 @@ def schema_of(at: str, text: str) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidRequest({at: "no JSON found, allowed is a JSON Schema"}) from error
     if not isinstance(schema, dict):
-        raise InvalidRequest({at: f"{type(schema).__name__} found, allowed is a JSON Schema, which is an object"})
+        raise InvalidRequest({at: f"{json_words.kind(schema)} found, allowed is a JSON Schema, which is an object"})
     return schema
 
 

@@ -4,12 +4,21 @@ import grpc
 import grpc.aio
 from google.rpc import error_details_pb2
 
+from gateway.errors import InvalidRequest
+from gateway.parameters import BY_NAME
+from gateway.prompts import PROMPT
 from service.errors import ServiceError, status_of
 
 RETRY_SECONDS = 1.0
 
 # The worker's field for what the output must match.
 GRAMMAR = "sampling.grammar"
+# Its other fields that have another name than the parameter they are made of.
+_RENAMED = {"token_ids": PROMPT, "salt": "cache_salt", "beam_search.width": "beam_width"}
+# Its messages that parameters are sorted into.
+_SORTED = ("sampling", "stop", "beam_search")
+# Its word for a field out of bounds, which is the same error found here.
+_INVALID = "INVALID_REQUEST"
 
 # Answers about the request itself: the client hears them in the worker's words.
 _ABOUT_THE_REQUEST = frozenset(
@@ -43,6 +52,40 @@ def translate(address: str, error: grpc.aio.AioRpcError, tokens: int) -> Service
         reason="WORKER_FAILED",
         metadata={"worker": address},
     )
+
+
+def about_request(address: str, error: ServiceError, constraint: str) -> InvalidRequest | ServiceError:
+    """A translated error by the names that the client's parameters have; as it is when it names no fields.
+
+    INTERNAL when it names a field that the gateway alone fills: there is nothing that the client could do better.
+
+    Args:
+        address: of the worker.
+        error: as from ``translate``.
+        constraint: the parameter that asked for a grammar.
+    """
+    if error.code is not grpc.StatusCode.INVALID_ARGUMENT or not error.fields:
+        return error
+    problems: dict[str, str] = {}
+    for field, problem in error.fields.items():
+        name = constraint if field == GRAMMAR else parameter_of(field)
+        if name is None:
+            return ServiceError(
+                grpc.StatusCode.INTERNAL,
+                f"worker {address} refuses what the gateway asked of it: {error.message}",
+                reason="WORKER_FAILED",
+                metadata={"worker": address},
+            )
+        problems[name] = problem
+    return InvalidRequest(problems) if error.reason == _INVALID else InvalidRequest(problems, error.reason)
+
+
+def parameter_of(field: str) -> str | None:
+    """The parameter that a field of the worker's request is made of; None for one that is the gateway's own."""
+    if field in _RENAMED:
+        return _RENAMED[field]
+    message, _, name = field.rpartition(".")
+    return name if name in BY_NAME and (not message or message in _SORTED) else None
 
 
 def frozen(address: str, tokens: int) -> ServiceError:

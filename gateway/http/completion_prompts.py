@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gateway import prompts
+from gateway import json_words, prompts
 from gateway.errors import ContextExceeded, InvalidRequest
 from gateway.models import ServedModel
 from gateway.prompts import PROMPT, Prompt
@@ -38,7 +38,7 @@ async def prompts_of(model: ServedModel, document: Mapping[str, Any], max_bytes:
         case [*ids]:
             return [await _from_ids(model, ids)]
         case other:
-            raise InvalidRequest({PROMPT: f"{type(other).__name__} found, allowed is {_FORMS}"})
+            raise InvalidRequest({PROMPT: f"{json_words.kind(other)} found, allowed is {_FORMS}"})
 
 
 async def _several(model: ServedModel, several: list[Any], max_bytes: int) -> list[Prompt]:
@@ -54,7 +54,7 @@ async def _several(model: ServedModel, several: list[Any], max_bytes: int) -> li
                 case [*ids]:
                     made.append(await _from_ids(model, ids))
                 case other:
-                    raise InvalidRequest({PROMPT: f"{type(other).__name__} found, allowed is {_FORMS}"})
+                    raise InvalidRequest({PROMPT: f"{json_words.kind(other)} found, allowed is {_FORMS}"})
     return made
 
 
@@ -68,7 +68,8 @@ async def _from_ids(model: ServedModel, ids: list[Any]) -> Prompt:
     # A longer one is refused by its length, without a look at its elements.
     if len(ids) < model.max_context and not set(map(type, ids)) <= {int}:
         at, wrong = next((at, id_) for at, id_ in enumerate(ids) if type(id_) is not int)
-        raise InvalidRequest({f"{PROMPT}[{at}]": f"{type(wrong).__name__} found, allowed is a token id"})
+        found = json_words.number(wrong) if isinstance(wrong, float) else json_words.kind(wrong)
+        raise InvalidRequest({f"{PROMPT}[{at}]": f"{found} found, allowed is a token id"})
     return await prompts.from_token_ids(model, ids)
 
 

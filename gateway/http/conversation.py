@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gateway import json_words
 from gateway.errors import InvalidRequest
 from gateway.prompts import PROMPT
 
@@ -24,13 +25,13 @@ def messages_of(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if messages is None:
         raise InvalidRequest({PROMPT: "missing, at least one message is needed"})
     if not isinstance(messages, list):
-        raise InvalidRequest({PROMPT: f"{type(messages).__name__} found, allowed is an array of messages"})
+        raise InvalidRequest({PROMPT: f"{json_words.kind(messages)} found, allowed is an array of messages"})
     return (_message(f"{PROMPT}[{position}]", message) for position, message in enumerate(messages))
 
 
 def _message(at: str, message: Any) -> dict[str, Any]:
     if not isinstance(message, dict):
-        raise InvalidRequest({at: f"{type(message).__name__} found, allowed is an object"})
+        raise InvalidRequest({at: f"{json_words.kind(message)} found, allowed is an object"})
     role = _text(f"{at}.role", message.get("role"))
     calls = message.get("tool_calls") or []
     plain: dict[str, Any] = {"role": ROLES.get(role, role), "content": _content(at, message.get("content"), calls)}
@@ -38,7 +39,7 @@ def _message(at: str, message: Any) -> dict[str, Any]:
         if message.get(name) is not None:
             plain[name] = _text(f"{at}.{name}", message[name])
     if not isinstance(calls, list):
-        raise InvalidRequest({f"{at}.tool_calls": f"{type(calls).__name__} found, allowed is an array"})
+        raise InvalidRequest({f"{at}.tool_calls": f"{json_words.kind(calls)} found, allowed is an array"})
     if calls:
         plain["tool_calls"] = [_tool_call(f"{at}.tool_calls[{index}]", call) for index, call in enumerate(calls)]
     return plain
@@ -76,6 +77,6 @@ def _tool_call(at: str, call: Any) -> dict[str, Any]:
 
 def _text(at: str, value: Any) -> str:
     if not isinstance(value, str):
-        found = "missing" if value is None else f"{type(value).__name__} found"
+        found = "missing" if value is None else f"{json_words.kind(value)} found"
         raise InvalidRequest({at: f"{found}, allowed is a text"})
     return value

@@ -128,7 +128,7 @@ def spelled(names: Mapping[str, str]) -> Iterator[None]:
     except InvalidRequest as error:
         fields = {_spell(names, name): problem for name, problem in error.problems.items()}
         message = "; ".join(f"{field}: {problem}" for field, problem in fields.items())
-        reason = "INVALID_FIELD"
+        reason = error.reason
         if isinstance(error, ContextExceeded):
             reason = "CONTEXT_EXCEEDED"
             # Tools that shorten a conversation and try again look for these words: litellm for the sentence, LangChain

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from gateway import json_words
 from gateway.errors import InvalidRequest
 from gateway.grammars import FORMAT
 from gateway.http import formats, tool_fields
@@ -148,14 +149,16 @@ def _check_names(call: Call, fields: Mapping[str, Any]) -> None:
     if not unknown:
         return
     name = unknown[0]
-    if not _IDENTIFIER.fullmatch(name):
-        # Text that a user wrote is no part of an error: errors are logged.
-        name, near = "a name that is no identifier", []
-    else:
+    message = "Unrecognized request argument supplied: "
+    named: dict[str, str] = {}
+    if _IDENTIFIER.fullmatch(name):
         near = difflib.get_close_matches(name, sorted(names), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    message = f"Unrecognized request argument supplied: {name}{hint}"
-    raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason=NO_PARAMETER, fields={name: message})
+        message += name + (f"; did you mean {near[0]}?" if near else "")
+        named = {name: message}
+    else:
+        # Text that a user wrote is no part of an error: errors are logged.
+        message += "a name that is no identifier"
+    raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason=NO_PARAMETER, fields=named)
 
 
 def _converted(name: str, value: Any) -> Any:
@@ -191,14 +194,14 @@ def _chat_parameters(fields: Mapping[str, Any], parameters: Mapping[str, Any]) -
 def _text(fields: Mapping[str, Any], name: str) -> str:
     value = fields.get(name, "")
     if not isinstance(value, str):
-        raise InvalidRequest({name: f"{type(value).__name__} found, allowed is a text"})
+        raise InvalidRequest({name: f"{json_words.kind(value)} found, allowed is a text"})
     return value
 
 
 def _flag(fields: Mapping[str, Any], name: str) -> bool:
     value = fields.get(name, False)
     if not isinstance(value, bool):
-        raise InvalidRequest({name: f"{type(value).__name__} found, allowed is true or false"})
+        raise InvalidRequest({name: f"{json_words.kind(value)} found, allowed is true or false"})
     return value
 
 
@@ -207,7 +210,7 @@ def _include_usage(fields: Mapping[str, Any]) -> bool:
     if options is None:
         return False
     if not isinstance(options, dict):
-        raise InvalidRequest({"stream_options": f"{type(options).__name__} found, allowed is an object"})
+        raise InvalidRequest({"stream_options": f"{json_words.kind(options)} found, allowed is an object"})
     if not _flag(fields, "stream"):
         raise InvalidRequest({"stream_options": "found without stream, which must be true for it"})
     given = {name: value for name, value in options.items() if value is not None}

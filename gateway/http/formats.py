@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from gateway import json_words
 from gateway.errors import InvalidRequest
 from gateway.grammars import FORMAT, Grammar, one_of
 from gateway.schemas import closed, schema_of
@@ -129,5 +130,5 @@ def _text(at: str, value: Any) -> str:
 
 
 def _wrong(at: str, value: Any, allowed: str) -> InvalidRequest:
-    found = "missing" if value is None else f"{type(value).__name__} found"
+    found = "missing" if value is None else f"{json_words.kind(value)} found"
     return InvalidRequest({at: f"{found}, allowed is {allowed}"})

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gateway import json_words
 from gateway.errors import InvalidRequest
 from gateway.tools.functions import AUTO, NONE, REQUIRED, TOOL_CHOICE, TOOLS, Function, ToolChoice, named
 
@@ -100,5 +101,5 @@ def _text(at: str, value: Any) -> str:
 
 
 def _wrong(at: str, value: Any, allowed: str) -> InvalidRequest:
-    found = "missing" if value is None else f"{type(value).__name__} found"
+    found = "missing" if value is None else f"{json_words.kind(value)} found"
     return InvalidRequest({at: f"{found}, allowed is {allowed}"})

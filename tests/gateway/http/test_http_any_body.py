@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Coroutine
 from typing import Any
 
@@ -90,6 +91,7 @@ SPECIAL = {
     "guided_json": SCHEMAS | TEXTS | ANY,
     "guided_choice": CHOICES | ANY,
 }
+PYTHON = re.compile(r"\b(str|int|float|bool|list|dict|tuple|NoneType) found")
 BODIES = st.lists(st.sampled_from(NAMES), max_size=4, unique=True).flatmap(
     lambda names: st.fixed_dictionaries({name: SPECIAL.get(name, ANY) | ANY for name in names})
 )
@@ -111,6 +113,9 @@ def run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
 @given(body=BODIES)
 @example(body={"prompt": [1, 2**70], "messages": [{"role": "user", "content": "a"}]})
 @example(body={"logit_bias": {"²": 1}})
+@example(body={"prompt": [[7, 2**70]], "messages": [{"role": "user", "content": "a", "tool_calls": [7]}]})
+@example(body={"n": 1.5, "seed": 2**70, "min_tokens": 10**90, "stop": 1.5, "top_p": "1", "prompt": "a"})
+@example(body={"a name\n": 1})
 @example(body={"add_generation_prompt": False, "continue_final_message": True})
 @example(
     body={
@@ -139,15 +144,21 @@ def test_a_body_is_served_or_refused(
     error = run(loop, refusal(model, call, document))
     if error is not None:
         assert 400 <= status_of(error) < 500
-        assert len(json.dumps(body_of(error))) < 4000
+        answer = body_of(error)["error"]
+        assert len(json.dumps(answer)) < 4000
+        # Every param is a field that the body has or could have had, and every type is one of JSON's.
+        root = re.split(r"[.\[]", answer["param"] or "")[0]
+        assert root in fields.known(call) | document.keys() or answer["code"] == "unknown_parameter"
+        assert not PYTHON.search(answer["message"])
 
 
 async def refusal(model: ServedModel, call: Call, document: dict[str, Any]) -> ServiceError | None:
     """Take a body all the way to the worker's request; the error that refuses it, None when it would be sent."""
+    names = {prompts.PROMPT: "messages"} if call is Call.CHAT else {}
     try:
-        with spelled({}):
+        with spelled(names):
             read = fields.read(call, document)
-        with spelled(read.names):
+        with spelled({**names, **read.names}):
             parameters = validate(call, read.parameters, model.vocab_size)
             continues = read.continue_final_message
             if call is Call.GENERATE:

@@ -44,6 +44,7 @@ class ToyWorker(worker_pb2_grpc.WorkerServiceServicer):
     def __init__(self, model: str, max_context: int, token_seconds: float, broken: str) -> None:
         self._model = model
         self._broken = broken
+        self.broken_fields: list[str] = []
         self._max_context = max_context
         self._token_seconds = token_seconds
         self.fingerprint = "bytes"
@@ -88,7 +89,8 @@ class ToyWorker(worker_pb2_grpc.WorkerServiceServicer):
             sampling=MessageToDict(request.sampling, preserving_proto_field_name=True),
         )
         if self._broken:
-            raise ServiceError(grpc.StatusCode[self._broken], "broken, as asked for", reason="BROKEN")
+            fields = dict.fromkeys(self.broken_fields, "broken, as asked for")
+            raise ServiceError(grpc.StatusCode[self._broken], "broken, as asked for", reason="BROKEN", fields=fields)
         sent = 0
         how = "cancelled"
         try:
@@ -187,6 +189,7 @@ async def main() -> None:
     parser.add_argument("--max-context", type=int, default=6_000_000)
     parser.add_argument("--token-seconds", type=float, default=0.0)
     parser.add_argument("--broken", default="", metavar="CODE", help="healthy, but every generation fails at once")
+    parser.add_argument("--broken-fields", default="", metavar="A,B", help="fields of the request that it names then")
     parser.add_argument("--fingerprint", default="bytes")
     parser.add_argument("--halt-after", type=int, default=-1, metavar="N", help="say no more after N tokens of a call")
     parser.add_argument("--leave-after", type=int, default=-1, metavar="N", help="end a call so, as a drain does")
@@ -195,6 +198,7 @@ async def main() -> None:
     caught = catch_signals()
     worker = ToyWorker(options.model, options.max_context, options.token_seconds, options.broken)
     worker.fingerprint = options.fingerprint
+    worker.broken_fields = options.broken_fields.split(",") if options.broken_fields else []
     worker.halt_after, worker.leave_after = options.halt_after, options.leave_after
     server = Server(
         [SERVICE],
