@@ -31,17 +31,22 @@ def free_address() -> str:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-@pytest.fixture(scope="session")
-def published() -> dict[str, str]:
-    """Variables that publish every port where it is free, unless they are set."""
+def free_ports() -> dict[str, str]:
+    """Variables that publish every port of one project where it is free."""
     names = ("OCTAVO_LISTEN", "OCTAVO_HTTP_LISTEN", "OCTAVO_INSPECT_LISTEN", "OCTAVO_PROMETHEUS_LISTEN")
-    return {name: os.environ.get(name) or free_address() for name in names} | {"OCTAVO_SERVED_NAME": "smollm2"}
+    return {name: free_address() for name in names} | {"OCTAVO_SERVED_NAME": "smollm2"}
+
+
+@pytest.fixture
+def published() -> dict[str, str]:
+    """Ports for a project of the test's own: other projects are up beside it."""
+    return free_ports()
 
 
 @pytest.fixture(scope="session")
-def project(engine: None, published: dict[str, str]) -> Iterator[Project]:
+def project(engine: None) -> Iterator[Project]:
     """The cpu profile with two workers, up and healthy; and a client beside it."""
-    with Project("octavo-test", environ=published) as running:
+    with Project("octavo-test", environ=free_ports()) as running:
         running.compose("up", "--wait", "--detach", "--no-build", "--scale", "model_worker_cpu=2")
         yield running
 

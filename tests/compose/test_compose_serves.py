@@ -36,10 +36,12 @@ def test_a_client_container_gets_one_text_both_ways(project: Project) -> None:
     assert over_http(project) == text.strip()
 
 
-def test_the_readmes_request_streams_text_to_this_machine(project: Project, published: dict[str, str]) -> None:
+def test_the_readmes_request_streams_text_to_this_machine(project: Project) -> None:
     section = (REPOSITORY / "README.md").read_text().split("## Containers", 1)[1]
     (command,) = re.findall(r"^curl .*?(?:[^\\]\n)", section, flags=re.MULTILINE | re.DOTALL)
-    arguments = shlex.split(command.replace("\\\n", " ").replace("127.0.0.1:8000", published["OCTAVO_HTTP_LISTEN"]))
+    arguments = shlex.split(
+        command.replace("\\\n", " ").replace("127.0.0.1:8000", project.environ["OCTAVO_HTTP_LISTEN"])
+    )
     done = subprocess.run([*arguments, "--silent", "--fail"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     events = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line.startswith("data: ")]
