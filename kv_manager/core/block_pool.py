@@ -13,9 +13,12 @@ Block states (I1: every block but the null block is in exactly one):
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from kv_manager.core.journal import Journal
 from kv_manager.core.prefix_index import PrefixIndex
+
+if TYPE_CHECKING:
+    from kv_manager.core.journal import Journal
 
 NULL_BLOCK = 0
 """Never granted, hashed or counted; padding rows and writes below the write floor go there."""

@@ -55,7 +55,7 @@ def pool_with_sequences(pool: "Pool", lease: Lease) -> inspect_pb2.InspectPoolRe
     """One pool with its sequences, best rank first."""
     return inspect_pb2.InspectPoolResponse(
         summary=summary(pool, lease),
-        sequences=[views.sequence_summary(pool, each) for each in views.by_rank(pool)],
+        sequences=[views.sequence_summary(each) for each in views.by_rank(pool)],
         recent_preemptions=views.preemptions(pool),
     )
 
@@ -71,7 +71,7 @@ def sequence(pool: "Pool", seq: int) -> Sliced[inspect_pb2.InspectSequenceRespon
         raise sequence_not_found(pool.name, seq)
     response = inspect_pb2.InspectSequenceResponse(
         header=pool.header(),
-        summary=views.sequence_summary(pool, found),
+        summary=views.sequence_summary(found),
         host_table=[NO_HOST_ENTRY if block == NO_HOST_BLOCK else block for block in found.parked_table],
     )
     return _collect(response, response.table, views.blocks_in_slices(pool, list(found.table)))

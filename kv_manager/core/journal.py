@@ -5,11 +5,12 @@ watcher's numbers are the sum over its kinds: they grow by exactly one per event
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from kv_manager.core.events import Cleared, Event, Removed, Stored
 from octavo.kv.v1 import common_pb2, watch_pb2
 
 if TYPE_CHECKING:
@@ -26,11 +27,31 @@ REMEMBERED_EVENTS = 16_384
 """Events kept for watchers that come back or read slowly; who asks for older ones gets a snapshot instead."""
 
 
-class Entry(NamedTuple):
-    """An event, not numbered yet: its number is each watcher's own."""
+class Entry:
+    """An event, not numbered yet: its number is each watcher's own.
 
-    kind: int
-    response: watch_pb2.WatchResponse
+    Attributes:
+        weight: how many blocks, digests or table entries the message tells of; known once it is made.
+    """
+
+    __slots__ = ("_event", "_header", "_told", "kind", "weight")
+
+    def __init__(self, kind: int, event: Event, header: common_pb2.ResponseHeader) -> None:
+        self.kind = kind
+        self.weight = 0
+        self._event: Event | None = event
+        self._header = header
+        self._told: watch_pb2.WatchResponse | None = None
+
+    def message(self) -> watch_pb2.WatchResponse:
+        """The event without a number; made once, whoever hears it. Not to be changed."""
+        if self._event is not None:
+            self._told, self.weight = watch_pb2.WatchResponse(), self._event.weight
+            self._event.write(self._told)
+            self._told.header.CopyFrom(self._header)
+            self._event = None
+        assert self._told is not None
+        return self._told
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +101,7 @@ class Journal:
     _counts: dict[int, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     _active: set[int] = field(default_factory=set)
     _watchers: list[Watcher] = field(default_factory=list)
-    _fresh: list[Entry] = field(default_factory=list)
+    _fresh: list[tuple[int, Event]] = field(default_factory=list)
 
     def records(self, kind: int) -> bool:
         """Whether events of ``kind`` are recorded at present."""
@@ -95,49 +116,40 @@ class Journal:
 
     def stored(self, parent: bytes, digest: bytes) -> None:
         """Everyone can hit ``digest`` from now on. Consecutive digests of a chain make one event."""
-        if self._fresh:
-            kind, last = self._fresh[-1]
-            if kind == watch_pb2.EVENT_KIND_CACHE and last.stored.digests and last.stored.digests[-1] == parent:
-                last.stored.digests.append(digest)
-                return
-        self.add(
-            watch_pb2.EVENT_KIND_CACHE,
-            watch_pb2.WatchResponse(stored=watch_pb2.DigestsStored(parent=parent, digests=[digest])),
-        )
+        last = self._fresh[-1][1] if self._fresh else None
+        if isinstance(last, Stored) and last.digests[-1] == parent:
+            last.digests.append(digest)
+        else:
+            self.add(watch_pb2.EVENT_KIND_CACHE, Stored(parent, digest))
 
     def removed(self, digest: bytes) -> None:
         """Nobody can hit ``digest`` any more."""
-        if self._fresh:
-            kind, last = self._fresh[-1]
-            if kind == watch_pb2.EVENT_KIND_CACHE and last.removed.digests:
-                last.removed.digests.append(digest)
-                return
-        self.add(
-            watch_pb2.EVENT_KIND_CACHE,
-            watch_pb2.WatchResponse(removed=watch_pb2.DigestsRemoved(digests=[digest])),
-        )
+        last = self._fresh[-1][1] if self._fresh else None
+        if isinstance(last, Removed):
+            last.digests.append(digest)
+        else:
+            self.add(watch_pb2.EVENT_KIND_CACHE, Removed(digest))
 
     def cleared(self, blocks: Iterable[int]) -> None:
         """Every digest is gone; ``blocks`` held them."""
         self.blocks.update(blocks)
-        self.add(watch_pb2.EVENT_KIND_CACHE, watch_pb2.WatchResponse(cleared=watch_pb2.CacheCleared()))
+        self.add(watch_pb2.EVENT_KIND_CACHE, Cleared())
 
-    def add(self, kind: int, response: watch_pb2.WatchResponse) -> None:
+    def add(self, kind: int, event: Event) -> None:
         """Something happened; it is told when the step is recorded."""
         if kind in self._active:
-            self._fresh.append(Entry(kind, response))
+            self._fresh.append((kind, event))
 
     def record(self, header: common_pb2.ResponseHeader) -> None:
         """The step is over: number what happened in it and wake the watchers."""
         self.blocks.clear()
         if not self._fresh:
             return
-        for entry in self._fresh:
-            if self.ids is not None and entry.response.HasField("stored"):
-                _tell_ids(entry.response.stored, self.ids)
-            self._counts[entry.kind] += 1
-            entry.response.header.CopyFrom(header)
-            self._entries.append(entry)
+        for kind, event in self._fresh:
+            if self.ids is not None and isinstance(event, Stored):
+                event.learn(self.ids)
+            self._counts[kind] += 1
+            self._entries.append(Entry(kind, event, header))
         self._recorded += len(self._fresh)
         self._fresh.clear()
         while len(self._entries) > REMEMBERED_EVENTS:
@@ -199,24 +211,10 @@ class Journal:
         """Whether the watcher needs a snapshot: it has none yet, or read too slowly for what is remembered."""
         return watcher.position is None or self._recorded - watcher.position > len(self._entries)
 
-    def next_events(self, watcher: Watcher) -> Iterator[watch_pb2.WatchResponse]:
-        """What the watcher has not heard yet, numbered for it."""
+    def unread(self, watcher: Watcher) -> list[Entry]:
+        """What the watcher has not read yet; it has now."""
         assert watcher.position is not None
-        unread = self._recorded - watcher.position
+        count = self._recorded - watcher.position
         watcher.position = self._recorded
-        for entry in [*islice(reversed(self._entries), unread)][::-1]:
-            if entry.kind in watcher.interest.kinds:
-                watcher.sequence += 1
-                response = watch_pb2.WatchResponse()
-                response.CopyFrom(entry.response)
-                response.sequence = watcher.sequence
-                if not watcher.interest.token_ids and response.HasField("stored"):
-                    response.stored.ClearField("token_ids")
-                yield response
-
-
-def _tell_ids(stored: watch_pb2.DigestsStored, ids: "BlockIds") -> None:
-    """All ids of the event's blocks or none: a reader cuts them by the block size."""
-    blocks = [ids.take(digest) for digest in stored.digests]
-    if all(blocks):
-        stored.token_ids = b"".join(blocks)
+        entries = [*islice(reversed(self._entries), count)]
+        return [entry for entry in reversed(entries) if entry.kind in watcher.interest.kinds]

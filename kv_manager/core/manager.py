@@ -254,7 +254,7 @@ class Manager:
             raise cache_in_use(len(pool.sequences))
         cleared = pool.blocks.clear_digests()
         if pool.journal is not None:
-            record_changes(pool, pool.journal)
+            record_changes(pool, pool.journal, {})
         return kv_manager_pb2.ResetPrefixCacheResponse(header=pool.header(), cleared_blocks=cleared)
 
     def drain(self, request: kv_manager_pb2.DrainRequest) -> kv_manager_pb2.DrainResponse:

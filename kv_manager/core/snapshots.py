@@ -103,6 +103,6 @@ def _blocks(pool: "Pool") -> Sliced[inspect_pb2.BlockInfo]:
 
 def _sequences(pool: "Pool") -> Sliced[inspect_pb2.SequenceSummary]:
     for count, each in enumerate(views.by_rank(pool), start=1):
-        yield views.sequence_summary(pool, each)
+        yield views.sequence_summary(each)
         if count % SLICE_BLOCKS == 0:
             yield None

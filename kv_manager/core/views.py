@@ -1,12 +1,12 @@
 """What people see of a pool: summaries, tables, blocks. Nothing here changes anything."""
 
-import itertools
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kv_manager.core.block_pool import NULL_BLOCK
+from kv_manager.core.prefix import Root
 from kv_manager.core.sequence import Sequence
 from kv_manager.core.slices import SLICE_BLOCKS, Sliced
 from octavo.kv.v1 import common_pb2, inspect_pb2
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 MAX_OWNERS = 64
 """Owners told per block: a prompt shared by thousands would make every answer about it huge."""
-_NOBODY: list[int] = []
 OWNERS_SLICE = 1_024
 """Table entries looked at between two pauses."""
 
@@ -37,20 +36,52 @@ def totals(pool: "Pool") -> common_pb2.PoolTotals:
     )
 
 
-def sequence_summary(pool: "Pool", sequence: Sequence) -> inspect_pb2.SequenceSummary:
+class Glance(NamedTuple):
+    """One sequence at a glance, as it is when looked at."""
+
+    seq: int
+    running: bool
+    granted: int
+    known: int
+    num_blocks: int
+    group: int
+    priority: int
+    arrival: int
+    root: Root
+
+    @classmethod
+    def of(cls, sequence: Sequence) -> "Glance":
+        return cls(
+            sequence.id,
+            sequence.running,
+            sequence.granted,
+            sequence.known,
+            len(sequence.table) or len(sequence.parked_table),
+            sequence.group,
+            sequence.priority,
+            sequence.arrival,
+            sequence.root,
+        )
+
+    def write(self, summary: inspect_pb2.SequenceSummary) -> None:
+        """Say it in an empty message."""
+        summary.seq = self.seq
+        summary.state = inspect_pb2.SEQUENCE_STATE_RUNNING if self.running else inspect_pb2.SEQUENCE_STATE_SWAPPED
+        summary.granted_tokens = self.granted
+        summary.committed_tokens = self.known
+        summary.num_blocks = self.num_blocks
+        summary.group = self.group
+        summary.priority = self.priority
+        summary.arrival = self.arrival
+        root = summary.root
+        root.tenant, root.salt, root.adapter = self.root.tenant, self.root.salt, self.root.adapter
+
+
+def sequence_summary(sequence: Sequence) -> inspect_pb2.SequenceSummary:
     """One sequence at a glance."""
-    root = sequence.root
-    return inspect_pb2.SequenceSummary(
-        seq=sequence.id,
-        state=inspect_pb2.SEQUENCE_STATE_RUNNING if sequence.running else inspect_pb2.SEQUENCE_STATE_SWAPPED,
-        granted_tokens=sequence.granted,
-        committed_tokens=sequence.known,
-        num_blocks=len(sequence.table) or len(sequence.parked_table),
-        group=sequence.group,
-        priority=sequence.priority,
-        arrival=sequence.arrival,
-        root=common_pb2.PrefixRoot(tenant=root.tenant, salt=root.salt, adapter=root.adapter),
-    )
+    summary = inspect_pb2.SequenceSummary()
+    Glance.of(sequence).write(summary)
+    return summary
 
 
 def preemptions(pool: "Pool") -> list[inspect_pb2.PreemptionRecord]:
@@ -63,36 +94,43 @@ def by_rank(pool: "Pool") -> list[Sequence]:
     return sorted(pool.sequences.values(), key=lambda sequence: (*sequence.rank, sequence.id))
 
 
-def block_infos(pool: "Pool", wanted: Iterable[int], likely: Iterable[int] = ()) -> list[inspect_pb2.BlockInfo]:
-    """Blocks as they are now, in the order asked for.
+def find_owners(pool: "Pool", blocks: list[int], likely: dict[int, int]) -> dict[int, list[int]]:
+    """Who names the referenced ones of some blocks: sequences by id, the first ones where there are many.
+
+    Reference counts tell when all are found: what a step has granted or filled is at the ends of its own sequences'
+    tables, and nobody else's is read.
 
     Args:
-        likely: sequences to look for their owners among first. Reference counts tell when all are found: where a step
-            has granted blocks its own sequences are, and nobody else's table is read.
+        likely: sequences to look through first, each from a table index on.
     """
-    ids, ref_count = list(wanted), pool.blocks.ref_count
+    ref_count = pool.blocks.ref_count
     # Most of what a step changes is free now: a table is read for referenced blocks alone.
-    owners: dict[int, list[int]] = {block: [] for block in ids if ref_count[block]}
+    owners: dict[int, list[int]] = {block: [] for block in blocks if ref_count[block]}
     missing = sum([ref_count[block] for block in owners])
-    first = dict.fromkeys(likely)
-    rest = (seq for seq in pool.sequences if seq not in first)
-    for seq in itertools.chain(first, rest):
+
+    def look(seq: int, part: list[int]) -> int:
+        found = 0
+        for block in filter(owners.__contains__, part):
+            owners[block].append(seq)
+            found += 1
+        return found
+
+    for seq, first in likely.items():
+        if missing and (sequence := pool.sequences.get(seq)):
+            missing -= look(seq, sequence.table[first:])
+    for seq, sequence in pool.sequences.items():
         if not missing:
             break
-        sequence = pool.sequences.get(seq)
-        for block in sequence.table if sequence is not None else ():
-            if block in owners:
-                owners[block].append(seq)
-                missing -= 1
+        missing -= look(seq, sequence.table[: likely.get(seq)])
     for named in owners.values():
         if len(named) > 1:
             named.sort()
             del named[MAX_OWNERS:]
-    return [block_info(pool, block, owners.get(block, _NOBODY)) for block in ids]
+    return owners
 
 
 def blocks_in_slices(pool: "Pool", wanted: Seq[int]) -> Sliced[inspect_pb2.BlockInfo]:
-    """As ``block_infos``, each block as it is when its slice comes."""
+    """Blocks in the order asked for, each as it is when its slice comes."""
     owners: dict[int, list[int]] = {}
     yield from note_owners(pool, owners, wanted if isinstance(wanted, range) else frozenset(wanted))
     for count, block in enumerate(wanted, start=1):
@@ -126,26 +164,37 @@ def block_info(pool: "Pool", block: int, owners: list[int]) -> inspect_pb2.Block
     Args:
         owners: the sequences whose tables name it.
     """
-    blocks = pool.blocks
-    info = inspect_pb2.BlockInfo(block=block, state=_state_of(pool, block))
-    # Fields that say nothing cost a third of the message's making.
-    if owners:
-        info.owners.extend(owners)
-    if references := blocks.ref_count[block]:
-        info.ref_count = references
-    if (digest := blocks.digest[block]) is not None:
-        info.digest = digest
-    if (fence := blocks.fence[block]) > blocks.completed_step:
-        info.fence = fence
+    blocks, info = pool.blocks, inspect_pb2.BlockInfo()
+    fence = blocks.fence[block]
+    standing = fence if fence > blocks.completed_step else 0
+    write_block(info, block, blocks.ref_count[block], blocks.digest[block], standing, owners)
     return info
 
 
-def _state_of(pool: "Pool", block: int) -> inspect_pb2.BlockState:
-    blocks = pool.blocks
-    if block == NULL_BLOCK:
-        return inspect_pb2.BLOCK_STATE_NULL
-    if blocks.ref_count[block]:
-        return inspect_pb2.BLOCK_STATE_REFERENCED
-    if not blocks.in_free_list(block):
-        return inspect_pb2.BLOCK_STATE_FENCED
-    return inspect_pb2.BLOCK_STATE_FREE if blocks.digest[block] is None else inspect_pb2.BLOCK_STATE_CACHED
+def write_block(
+    info: inspect_pb2.BlockInfo, block: int, references: int, digest: bytes | None, fence: int, owners: list[int] | None
+) -> None:
+    """Say in an empty message what a block is doing. Field by field, and none that says nothing: half the time of
+    making the message at once.
+
+    Args:
+        fence: 0 for one that has fallen.
+    """
+    info.block = block
+    if references:
+        info.state = inspect_pb2.BLOCK_STATE_REFERENCED
+        info.ref_count = references
+    elif block == NULL_BLOCK:
+        info.state = inspect_pb2.BLOCK_STATE_NULL
+    elif fence:
+        info.state = inspect_pb2.BLOCK_STATE_FENCED
+    elif digest is None:
+        info.state = inspect_pb2.BLOCK_STATE_FREE
+    else:
+        info.state = inspect_pb2.BLOCK_STATE_CACHED
+    if owners:
+        info.owners.extend(owners)
+    if digest is not None:
+        info.digest = digest
+    if fence:
+        info.fence = fence

@@ -17,6 +17,7 @@ from cli.embedded_manager import EmbeddedManager
 from kv_manager.core import journal, snapshots, views
 from kv_manager.core.journal import KINDS
 from kv_manager.core.manager import Manager
+from kv_manager.core.slices import at_once
 from kv_manager.settings import Settings
 from octavo.kv.v1 import (
     attach_pb2,
@@ -113,7 +114,7 @@ class Mirror:
         blocks = pool.blocks
         self.agrees_on_digests(pool)
         self.agrees_on_tables(pool)
-        for info in views.block_infos(pool, range(1, blocks.num_blocks + 1)):
+        for info in at_once(views.blocks_in_slices(pool, range(1, blocks.num_blocks + 1))):
             told = self.blocks.get(info.block)
             if told is None:
                 assert info.state == inspect_pb2.BLOCK_STATE_FREE
