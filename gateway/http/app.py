@@ -15,6 +15,7 @@ from gateway.http import openapi
 from gateway.http.door import Door
 from gateway.http.errors import HttpError, error_response
 from gateway.http.generating import Generating
+from gateway.http.lingering import Lingering
 from gateway.http.pages import Pages
 from gateway.http.request_ids import RequestIds
 from gateway.http.shapes import ChatShape, CompletionShape
@@ -71,9 +72,9 @@ def application(surface: Surface, inspector: Site | None = None) -> ASGIApp:
     )
     # A redirect would lead to whatever host the request names.
     made.router.redirect_slashes = False
-    # Outermost, so that an answer to a defect has a name too.
+    # Around everything that answers, so that an answer to a defect has a name too.
     named = RequestIds(made)
-    return Traced(named, TRACED) if tracing.enabled() else named
+    return Lingering(Traced(named, TRACED) if tracing.enabled() else named)
 
 
 def _no_route(request: Request, error: Exception) -> Response:
