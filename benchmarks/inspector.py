@@ -8,30 +8,22 @@ or goes. Counted in the browser, per update: reading the messages, changing the 
 the pixels are there, and the lists and timelines where they are due; once with all blocks in view and once zoomed in,
 where cells have patterns.
 
-The manager: sequences decode in each of two managers, which take their steps in turns at a steady pace, and one is
-looked at. Counted is the CPU time of their processes; the share is of the time between two steps.
+The manager: see ``inspector_manager``.
 """
 
 import argparse
-import contextlib
-import http.client
 import itertools
 import os
 import platform
 import random
 import statistics
-import subprocess
 import sys
-import threading
 import time
-import urllib.parse
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
-import psutil
 
 # A script beside this one is named after the package it measures; it must not hide it.
 HERE = Path(__file__).resolve().parent
@@ -39,8 +31,8 @@ sys.path[:] = [*(folder for folder in sys.path if Path(folder or ".").resolve() 
 sys.path.append(str(HERE.parent / "tests" / "support"))
 
 from chromium import Chromium  # noqa: E402
-from kv_load import DecodeLoad  # noqa: E402
-from kv_process import REPOSITORY, manager_process  # noqa: E402
+from inspector_manager import inspector, measure_manager  # noqa: E402
+from kv_process import manager_process  # noqa: E402
 
 from octavo.kv.v1 import attach_pb2, common_pb2, kv_manager_pb2_grpc, steps_pb2  # noqa: E402
 from service.channels import CHANNEL_OPTIONS  # noqa: E402
@@ -116,32 +108,6 @@ class Churn:
         return steps_pb2.Admit(seq=seq, token_ids=ids, num_tokens=num_tokens, arrival=seq)
 
 
-@contextmanager
-def inspector(manager: str) -> Iterator[str]:
-    """`octavo inspect --web` before a manager: the page's address."""
-    command = [
-        sys.executable,
-        "-m",
-        "cli.main",
-        "inspect",
-        "--web",
-        "--web-listen",
-        "127.0.0.1:0",
-        "--address",
-        manager,
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise SystemExit("the page did not start")
-            yield line.split()[0]
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
 KNOWN = """
     const { map, model: { pool }, palette } = page, { width, height } = map.cells;
     const drawn = new Uint32Array(map.cellContext.getImageData(0, 0, width, height).data.buffer);
@@ -204,110 +170,6 @@ def measure_browser(num_blocks: int, updates: int) -> None:
             )
 
 
-class Viewer:
-    """Reads the stream as fast as it comes, in a thread."""
-
-    def __init__(self, page: str, manager: str) -> None:
-        address = urllib.parse.urlsplit(page).netloc
-        self._connection = http.client.HTTPConnection(address, timeout=60)
-        query = urllib.parse.urlencode({"manager": manager, "pool": POOL})
-        self._connection.request("GET", f"/inspect/watch?{query}")
-        self._response = self._connection.getresponse()
-        assert self._response.status == 200, self._response.read()
-        self.read_bytes = 0
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        with contextlib.suppress(http.client.HTTPException, OSError):  # closed in the middle of a part
-            while part := self._response.read1(1 << 16):
-                self.read_bytes += len(part)
-
-    def close(self) -> None:
-        sock = self._connection.sock
-        assert sock is not None
-        sock.shutdown(2)
-        self._reader.join(10)
-        self._connection.close()
-
-
-def cpu_seconds(process: psutil.Process) -> float:
-    """What a process's threads have run, to the nanosecond; ``cpu_times`` counts in hundredths of a second."""
-    tasks = Path(f"/proc/{process.pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
-
-
-class Decoding:
-    """A manager whose pool is used by sequences that decode."""
-
-    def __init__(self, address: str, process: psutil.Process, channel: grpc.Channel, sequences: int) -> None:
-        self.address = address
-        self._process = process
-        self._load = DecodeLoad(POOL, sequences, context=512, output=256)
-        self._stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
-        spec = self._load.spec(self._load.blocks_needed(0))
-        self._load.epoch = self._stub.Attach(iter([attach_pb2.AttachRequest(pool=spec)])).header.epoch
-        self._stub.Step(self._load.begin())
-        self._began = 0.0
-
-    def step(self) -> None:
-        self._stub.Step(self._load.next_request())
-
-    def begin(self) -> None:
-        self._began = cpu_seconds(self._process)
-
-    def spent(self) -> float:
-        """CPU seconds since ``begin``."""
-        return cpu_seconds(self._process) - self._began
-
-
-def pace(managers: "list[Decoding]", steps: int, step_seconds: float) -> None:
-    """Steps of all in turns, at a steady pace."""
-    for _ in range(steps):
-        began = time.perf_counter()
-        for manager in managers:
-            manager.step()
-        time.sleep(max(0.0, began + step_seconds - time.perf_counter()))
-
-
-def measure_manager(sequences: int, steps: int, step_seconds: float, rounds: int) -> None:
-    """Two managers with the same load take their steps in turns; one of them is looked at."""
-    with (
-        manager_process("--lease-seconds", "600") as (address, process),
-        manager_process("--lease-seconds", "600") as (watched_address, watched_process),
-        grpc.insecure_channel(address, CHANNEL_OPTIONS) as channel,
-        grpc.insecure_channel(watched_address, CHANNEL_OPTIONS) as watched_channel,
-        inspector(watched_address) as page,
-    ):
-        alone, watched = (
-            Decoding(address, process, channel, sequences),
-            Decoding(watched_address, watched_process, watched_channel, sequences),
-        )
-        viewer = Viewer(page, watched_address)
-        pace([alone, watched], 100, step_seconds)  # the snapshot is told once
-        costs: list[tuple[float, float]] = []
-        before = viewer.read_bytes
-        for _ in range(rounds):
-            alone.begin()
-            watched.begin()
-            pace([alone, watched], steps, step_seconds)
-            costs.append((alone.spent() / steps, watched.spent() / steps))
-        read = viewer.read_bytes - before
-        viewer.close()
-    added = [behind - front for front, behind in costs]
-    print(
-        "\n| sequences | step ms | steps | manager's CPU us a step, alone | with a viewer | added, median | "
-        "least and most of the rounds | of a step | stream kB/s |\n|---|---|---|---|---|---|---|---|---|"
-    )
-    print(
-        f"| {sequences} | {1000 * step_seconds:.0f} | {rounds} x {steps} | "
-        f"{1e6 * statistics.median(front for front, _ in costs):.0f} | "
-        f"{1e6 * statistics.median(behind for _, behind in costs):.0f} | {1e6 * statistics.median(added):.0f} | "
-        f"{1e6 * min(added):.0f} to {1e6 * max(added):.0f} | {statistics.median(added) / step_seconds:.2%} | "
-        f"{read / (rounds * steps * step_seconds) / 1000:.0f} |"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=100_000)
@@ -316,6 +178,7 @@ def main() -> None:
     # What a step of 32 sequences takes the worker on two cores (docs/performance.md).
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--step-ms", type=float, default=73.0, help="how long a step of the worker takes")
+    parser.add_argument("--ahead", action="store_true", help="ask for room ahead, so that most steps make no request")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", choices=("browser", "manager"), help="one of the two")
     given = parser.parse_args()
@@ -325,7 +188,7 @@ def main() -> None:
     if given.only != "manager":
         measure_browser(given.blocks, given.updates)
     if given.only != "browser":
-        measure_manager(given.sequences, given.steps, given.step_ms / 1000, given.rounds)
+        measure_manager(given.sequences, given.steps, given.step_ms / 1000, given.rounds, ahead=given.ahead)
 
 
 if __name__ == "__main__":

@@ -115,6 +115,10 @@ class DecodeLoad:
                 self._due[step + BLOCK_SIZE].append(each)
         return request
 
+    def heard(self, response: steps_pb2.StepResponse) -> None:
+        """The answer to a request: everybody is served, or the pool is too small for the load."""
+        assert not response.waiting, response.waiting
+
     def _request(self) -> steps_pb2.StepRequest:
         self.step += 1
         return steps_pb2.StepRequest(

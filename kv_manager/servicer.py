@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -111,11 +112,14 @@ class KvManagerServicer(kv_manager_pb2_grpc.KvManagerServiceServicer):
         return self._manager.check_integrity(request)
 
     async def Watch(self, request: watch_pb2.WatchRequest, context: Context) -> AsyncIterator[watch_pb2.WatchResponse]:
-        changed, loop = asyncio.Event(), asyncio.get_running_loop()
+        changed, loop, loop_thread = asyncio.Event(), asyncio.get_running_loop(), threading.get_ident()
 
         def notify() -> None:
-            # From another thread when the manager is embedded: its engine calls the core directly.
-            if not changed.is_set():
+            if changed.is_set():
+                return
+            if threading.get_ident() == loop_thread:
+                changed.set()
+            else:  # the manager is embedded: its engine calls the core directly
                 loop.call_soon_threadsafe(changed.set)
 
         watch = self._manager.watch(request, notify)

@@ -102,13 +102,14 @@ class Blocks(NamedTuple):
         """
         blocks = pool.blocks
         ref_count, digest, fence = blocks.ref_count, blocks.digest, blocks.fence
+        counts = [ref_count[block] for block in ids]
         return cls(
             ids,
-            [ref_count[block] for block in ids],
+            counts,
             [digest[block] for block in ids],
             [fence[block] for block in ids],
             blocks.completed_step,
-            views.find_owners(pool, ids, likely),
+            views.find_owners(pool, ids, counts, likely),
         )
 
     @property

@@ -53,11 +53,10 @@ def summary(pool: "Pool", lease: Lease) -> inspect_pb2.PoolSummary:
 
 def pool_with_sequences(pool: "Pool", lease: Lease) -> inspect_pb2.InspectPoolResponse:
     """One pool with its sequences, best rank first."""
-    return inspect_pb2.InspectPoolResponse(
-        summary=summary(pool, lease),
-        sequences=[views.sequence_summary(each) for each in views.by_rank(pool)],
-        recent_preemptions=views.preemptions(pool),
-    )
+    response = inspect_pb2.InspectPoolResponse(summary=summary(pool, lease), recent_preemptions=views.preemptions(pool))
+    for each in views.by_rank(pool):
+        views.Glance.of(each).write(response.sequences.add())
+    return response
 
 
 def sequence(pool: "Pool", seq: int) -> Sliced[inspect_pb2.InspectSequenceResponse]:

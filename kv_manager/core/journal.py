@@ -88,11 +88,13 @@ class Journal:
     """Events of one pool.
 
     Attributes:
+        pool: names it, without a step.
         blocks: blocks touched since the last step was recorded, when somebody watches blocks.
         dropped: why the pool is gone; None while it lives.
         ids: the token ids of blocks to come, None when the operator did not allow them to be told.
     """
 
+    pool: common_pb2.ResponseHeader
     blocks: set[int] = field(default_factory=set)
     dropped: str | None = None
     ids: "BlockIds | None" = None
@@ -140,11 +142,14 @@ class Journal:
         if kind in self._active:
             self._fresh.append((kind, event))
 
-    def record(self, header: common_pb2.ResponseHeader) -> None:
+    def record(self, step: int) -> None:
         """The step is over: number what happened in it and wake the watchers."""
         self.blocks.clear()
         if not self._fresh:
             return
+        header = common_pb2.ResponseHeader()
+        header.CopyFrom(self.pool)
+        header.step = step
         for kind, event in self._fresh:
             if self.ids is not None and isinstance(event, Stored):
                 event.learn(self.ids)

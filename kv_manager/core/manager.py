@@ -18,7 +18,8 @@ from kv_manager.core.journal import KINDS, Interest
 from kv_manager.core.lease import Lease
 from kv_manager.core.pool import Pool
 from kv_manager.core.slices import Item, Sliced, at_once
-from kv_manager.core.watching import Watch, record_changes
+from kv_manager.core.step_notes import record_changes
+from kv_manager.core.watching import Watch
 from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2, lookup_pb2, steps_pb2, watch_pb2
 from service.channels import MAX_MESSAGE_BYTES
 

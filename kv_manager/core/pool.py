@@ -12,9 +12,9 @@ from kv_manager.core.journal import Journal
 from kv_manager.core.prefix import TOKEN_BYTES
 from kv_manager.core.quotas import Quota
 from kv_manager.core.sequence import Sequence
+from kv_manager.core.step_notes import Before, record_step
 from kv_manager.core.step_work import StepWork
 from kv_manager.core.validation import validate_step
-from kv_manager.core.watching import Before, record_step
 from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
 
 REMEMBERED_PREEMPTIONS = 64
@@ -120,7 +120,9 @@ class Pool:
     def watch(self) -> Journal:
         """The journal, begun now if nobody has watched yet."""
         if self.blocks.journal is None:
-            self.blocks.journal = Journal()
+            header = self.header()
+            header.ClearField("step")
+            self.blocks.journal = Journal(header)
         return self.blocks.journal
 
     def header(self) -> common_pb2.ResponseHeader:

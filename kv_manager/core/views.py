@@ -94,7 +94,7 @@ def by_rank(pool: "Pool") -> list[Sequence]:
     return sorted(pool.sequences.values(), key=lambda sequence: (*sequence.rank, sequence.id))
 
 
-def find_owners(pool: "Pool", blocks: list[int], likely: dict[int, int]) -> dict[int, list[int]]:
+def find_owners(pool: "Pool", blocks: list[int], ref_counts: list[int], likely: dict[int, int]) -> dict[int, list[int]]:
     """Who names the referenced ones of some blocks: sequences by id, the first ones where there are many.
 
     Reference counts tell when all are found: what a step has granted or filled is at the ends of its own sequences'
@@ -103,27 +103,22 @@ def find_owners(pool: "Pool", blocks: list[int], likely: dict[int, int]) -> dict
     Args:
         likely: sequences to look through first, each from a table index on.
     """
-    ref_count = pool.blocks.ref_count
-    # Most of what a step changes is free now: a table is read for referenced blocks alone.
-    owners: dict[int, list[int]] = {block: [] for block in blocks if ref_count[block]}
-    missing = sum([ref_count[block] for block in owners])
-
-    def look(seq: int, part: list[int]) -> int:
-        found = 0
-        for block in filter(owners.__contains__, part):
-            owners[block].append(seq)
-            found += 1
-        return found
-
+    sequences = pool.sequences
+    owners: dict[int, list[int]] = {block: [] for block, count in zip(blocks, ref_counts, strict=True) if count}
+    references = missing = sum(ref_counts)
     for seq, first in likely.items():
-        if missing and (sequence := pool.sequences.get(seq)):
-            missing -= look(seq, sequence.table[first:])
-    for seq, sequence in pool.sequences.items():
+        if sequence := sequences.get(seq):
+            for block in filter(owners.__contains__, sequence.table[first:]):
+                owners[block].append(seq)
+                missing -= 1
+    for seq, sequence in sequences.items() if missing else ():
+        for block in filter(owners.__contains__, sequence.table[: likely.get(seq)]):
+            owners[block].append(seq)
+            missing -= 1
         if not missing:
             break
-        missing -= look(seq, sequence.table[: likely.get(seq)])
-    for named in owners.values():
-        if len(named) > 1:
+    if references > len(owners):
+        for named in owners.values():
             named.sort()
             del named[MAX_OWNERS:]
     return owners

@@ -290,6 +290,20 @@ def test_no_ids_without_the_operator_or_without_asking(allowed, asks):
     assert [(len(event.digests), event.token_ids) for event in mirror.stored] == [(2, b"")]
 
 
+def test_who_does_not_ask_takes_no_ids_from_who_does():
+    """One message serves all watchers; each of them hears of it what it asked for."""
+    manager = Manager(watch_token_ids=True)
+    spec = attach_pb2.PoolSpec(pool="world", worker_id="w", num_blocks=8, block_size=2, reuse_regime=1)
+    epoch = manager.attach([attach_pb2.AttachRequest(pool=spec)]).header.epoch
+    cache = [watch_pb2.EVENT_KIND_CACHE]
+    mirrors = [Mirror(manager, cache, include_token_ids=asks).read_all() for asks in (False, True, False)]
+    admit = steps_pb2.Admit(seq=1, token_ids=bytes(range(20)), num_tokens=5)
+    manager.step(steps_pb2.StepRequest(pool="world", epoch=epoch, step=1, admits=[admit]))
+    manager.step(steps_pb2.StepRequest(pool="world", epoch=epoch, step=2, completed_step=1))
+    told = [mirror.read_all().stored[0].token_ids for mirror in mirrors]
+    assert told == [b"", bytes(range(16)), b""]  # two blocks of two ids, four bytes each
+
+
 def test_ids_that_nobody_knows_any_more_are_left_out():
     """Filled and ended before anybody watched: the event says which digests, and no ids."""
     manager = Manager(watch_token_ids=True)
