@@ -92,6 +92,9 @@ async def serve(settings: GatewaySettings) -> None:
         SettingsError: the tenants file cannot be used.
     """
     caught = catch_signals()
+    for files in (settings.server_tls, settings.worker_tls, settings.manager_tls):
+        if files is not None:
+            files.read()  # a channel is opened where nobody hears that its files are wrong
     metrics = Metrics()
     models = ModelCache(Tokenizer.from_folder(settings.tokenizer) if settings.tokenizer else None)
     routing = RoutingMetrics(metrics.registry)

@@ -21,6 +21,7 @@ from gateway.streams import Finish, FinishReason, Piece
 from gateway.token_metrics import TokenMetrics
 from service import tracing
 from service.errors import ServiceError
+from service.listening import cannot_listen
 
 FIRST_TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 QUEUE_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -93,7 +94,10 @@ class Metrics:
         """
         host, _, port = listen.rpartition(":")
         source: Any = _InLoop(self.registry, asyncio.get_running_loop())
-        server, _ = prometheus_client.start_http_server(int(port), host.strip("[]"), source)
+        try:
+            server, _ = prometheus_client.start_http_server(int(port), host.strip("[]"), source)
+        except OSError as error:
+            raise cannot_listen(listen, error, "--metrics") from error
         return f"{host}:{server.server_port}"
 
 

@@ -1,6 +1,8 @@
 """Client channels with the limits and keepalive that our servers expect."""
 
-from collections.abc import Sequence
+import contextlib
+import ssl
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,9 +39,30 @@ class TlsFiles:
     key: Path | None = None
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """(ca, key, certificate) as bytes, None where not set."""
+        """(ca, key, certificate) as bytes, None where not set.
+
+        Raises:
+            OSError: a file cannot be read, or is not what it should be.
+        """
         ca, key, certificate = (path.read_bytes() if path else None for path in (self.ca, self.key, self.certificate))
+        self._check()
         return ca, key, certificate
+
+    def _check(self) -> None:
+        """Look at the files before gRPC does, which says of a wrong one neither which nor why.
+
+        Raises:
+            OSError: naming the file.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_ciphers("ALL:@SECLEVEL=0")  # how strong a key has to be is for its peers to say
+        if self.ca is not None:
+            with _named(f"{self.ca} is no certificate in PEM"):
+                context.load_verify_locations(self.ca)
+        if self.certificate is not None and self.key is not None:
+            with _named(f"{self.certificate} and {self.key} are no certificate and its key in PEM"):
+                # A key under a password would be asked for on the terminal.
+                context.load_cert_chain(self.certificate, self.key, password=lambda: b"")
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         ca, key, certificate = self.read()
@@ -51,6 +74,15 @@ class TlsFiles:
         if key is None or certificate is None:
             raise ValueError("TLS needs both a certificate and a key")
         return grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=ca is not None)
+
+
+@contextlib.contextmanager
+def _named(problem: str) -> Iterator[None]:
+    try:
+        yield
+    except ssl.SSLError as error:
+        reason = f": {error.reason.lower().replace('_', ' ')}" if error.reason else ""
+        raise OSError(problem + reason) from error
 
 
 def open_channel(

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from service.channels import MAX_MESSAGE_BYTES, MIN_PING_INTERVAL_MS, TlsFiles
 from service.errors import ErrorInterceptor
+from service.listening import check_free
 
 logger = logging.getLogger(__name__)
 
@@ -69,15 +70,18 @@ class Server:
         """Listen on ``host:port`` (port 0 picks one) or ``unix:path`` and return the address in use.
 
         Raises:
-            OSError: the address cannot be bound.
+            OSError: the address cannot be bound, or a TLS file is none.
         """
         await self.set_ready(False)
         host = listen.rpartition(":")[0]
+        credentials = None if self._tls is None else self._tls.server_credentials()
+        if not listen.startswith("unix:"):
+            check_free(listen, "--listen")
         try:
-            if self._tls is None:
+            if credentials is None:
                 port = self._server.add_insecure_port(listen)
             else:
-                port = self._server.add_secure_port(listen, self._tls.server_credentials())
+                port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen on {listen}: {error}") from error
         await self._server.start()

@@ -14,6 +14,7 @@ from gateway.http.inspecting import site_of
 from gateway.http.patience import PatientProtocol
 from gateway.http.surface import Surface
 from service.channels import TlsFiles
+from service.listening import cannot_listen
 from service.serving import NOTICE_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -135,5 +136,5 @@ def _bind(listen: str) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        raise OSError(f"cannot listen for HTTP on {listen}: {error.strerror or error}") from error
+        raise cannot_listen(listen, error, "--http-listen") from error
     return bound

@@ -118,7 +118,7 @@ def test_an_address_that_is_taken_is_named_and_an_empty_one_is_none(start_worker
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert f"cannot listen for HTTP on {taken}" in ended.stderr
+    assert f"cannot listen on {taken}: address already in use; choose another --http-listen" in ended.stderr
     assert "Traceback" not in ended.stderr
     off = start_gateway("127.0.0.1:1", "--http-listen", "")
     assert off.seen[-1]["http"] is None

@@ -215,9 +215,17 @@ async def test_another_grpc_service_instead_of_a_worker_is_named(start_gateway: 
 def test_a_gateway_that_cannot_start_says_why(start_gateway: Any, tmp_path: Path) -> None:
     first = start_gateway("127.0.0.1:1")
     for arguments, said in (
-        (["--listen", first.address], f"cannot listen on {first.address}"),
+        (
+            ["--listen", first.address],
+            f"cannot listen on {first.address}: address already in use; choose another --listen",
+        ),
+        (
+            ["--metrics", first.address],
+            f"cannot listen on {first.address}: address already in use; choose another --metrics",
+        ),
         (["--tokenizer", str(tmp_path / "nothing")], "nothing is not a folder"),
         (["--listen", "127.0.0.1:0", "--tls-certificate", "no.pem", "--tls-key", "no.key"], "no.key"),
+        (["--listen", "127.0.0.1:0", "--worker-ca", __file__], f"{__file__} is no certificate in PEM"),
     ):
         ended = subprocess.run(
             [sys.executable, "-m", "gateway", *arguments], capture_output=True, text=True, timeout=30, check=False

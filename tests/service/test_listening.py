@@ -1,0 +1,75 @@
+"""An address that cannot be listened on is told in one line of our own, whichever service wants it."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from service.listening import cannot_listen, check_free
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An address on which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        yield f"127.0.0.1:{holder.getsockname()[1]}"
+
+
+@pytest.mark.unit
+def test_a_free_address_is_free_again_after_the_look() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        free = f"127.0.0.1:{holder.getsockname()[1]}"
+    for listen in (free, free, "127.0.0.1:0", "localhost:0", "[::1]:0" if socket.has_ipv6 else "127.0.0.1:0"):
+        check_free(listen, "--listen")
+
+
+@pytest.mark.unit
+def test_what_is_wrong_with_an_address_is_said(taken: str) -> None:
+    port = taken.rpartition(":")[2]
+    for listen, reason in (
+        (taken, "address already in use"),
+        (f"0.0.0.0:{port}", "address already in use"),
+        ("192.0.2.1:0", "cannot assign requested address"),  # of documentation: no machine has it
+    ):
+        with pytest.raises(OSError, match=f"^cannot listen on {listen}: {reason}; choose another --some-flag$"):
+            check_free(listen, "--some-flag")
+    for name in ("no.such.host.invalid:1", f"{'x' * 70}:1"):  # the second is none that could be asked for
+        with pytest.raises(OSError, match=rf"^cannot listen on {name}: .+; choose another --some-flag$"):
+            check_free(name, "--some-flag")
+
+
+@pytest.mark.unit
+def test_words_of_libraries_are_not_repeated() -> None:
+    told = OSError(98, "error while attempting to bind on address ('127.0.0.1', 1): address already in use")
+    assert str(cannot_listen("h:1", told, "--metrics")) == (
+        "cannot listen on h:1: address already in use; choose another --metrics"
+    )
+    assert str(cannot_listen("h:1", OSError("odd"), "--f")) == "cannot listen on h:1: odd; choose another --f"
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("module", "more"),
+    [("kv_manager", ["--metrics", ""]), ("gateway", ["--http-listen", ""])],
+    ids=lambda one: str(one),
+)
+def test_a_service_says_it_in_one_line_and_grpc_says_nothing(module: str, more: Sequence[str], taken: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", module, "--listen", taken, *more],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=ROOT,
+    )
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]  # whatever gRPC writes itself is no JSON
+    said = f"cannot listen on {taken}: address already in use; choose another --listen"
+    errors = [line for line in lines if line["level"] == "ERROR"]
+    assert [(line["service"], line["message"].removeprefix("cannot start: ")) for line in errors] == [(module, said)]
+    assert (ended.returncode, ended.stdout) == (1, "")
