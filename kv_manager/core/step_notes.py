@@ -22,8 +22,8 @@ class Before(NamedTuple):
 
     @classmethod
     def of(cls, pool: "Pool") -> "Before":
-        parked = frozenset(sequence.id for group in pool.host.parked for sequence in pool.groups[group])
-        return cls(dict(pool.sequences), parked)
+        parked = [sequence.id for group in pool.host.parked for sequence in pool.groups[group]]
+        return cls(pool.sequences.copy(), frozenset(parked))
 
 
 Grown = tuple[int, int, int]
@@ -103,23 +103,22 @@ def _lives(pool: "Pool", work: StepWork, before: Before) -> Iterator[Life]:
 
 def _tables(pool: "Pool", work: StepWork, before: Before, grown: list[Grown]) -> Iterator[Table]:
     """Every changed table from its first changed entry on."""
-    request, response = work.request, work.response
+    response, sequences = work.response, pool.sequences
     first: dict[int, int] = {}
-    for fork in request.forks:
-        for child in fork.children:
-            first[child] = 0
-    if not before.sequences.keys() <= pool.sequences.keys():
-        for seq in before.sequences.keys() - pool.sequences.keys():
-            first[seq] = 0
-    for victim in response.preempted:
-        first[victim.seq] = 0
-    replaced = response.replaced
-    for seq, index in zip(replaced.seqs, replaced.indexes, strict=True):
-        first[seq] = min(index, first.get(seq, index))
     for seq, index, num_blocks in grown:
         if num_blocks:
             first[seq] = min(index, first.get(seq, index))
-    for seq, index in sorted(first.items()):
-        sequence = pool.sequences.get(seq)
-        table = sequence.table if sequence is not None else []
-        yield Table(seq, min(index, len(table)), table[index:])
+    if response.HasField("replaced"):
+        replaced = response.replaced
+        for seq, index in zip(replaced.seqs, replaced.indexes, strict=True):
+            first[seq] = min(index, first.get(seq, index))
+    for fork in work.request.forks:
+        first.update(dict.fromkeys(fork.children, 0))
+    for victim in response.preempted:
+        first[victim.seq] = 0
+    if not before.sequences.keys() <= sequences.keys():
+        first.update(dict.fromkeys(before.sequences.keys() - sequences.keys(), 0))
+    for seq in sorted(first):
+        table = sequences[seq].table if seq in sequences else []
+        index = min(first[seq], len(table))
+        yield Table(seq, index, table[index:])
