@@ -40,7 +40,7 @@ from service import logs, traced_calls, tracing
 from service.process import announce_ready, follow_parent
 from service.serving import Server, catch_signals
 from service.settings import SettingsError
-from service.tenants import kv_quotas, read_document
+from service.tenants import read_kv_quotas
 from service.tracing import TracingError
 
 logger = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ def _tenant_limits(settings: WorkerSettings) -> list[attach_pb2.TenantLimit]:
     """
     if settings.tenants is None:
         return []
-    quotas = kv_quotas(read_document(settings.tenants))
+    quotas = read_kv_quotas(settings.tenants)
     return [attach_pb2.TenantLimit(tenant=root, **quota._asdict()) for root, quota in quotas.items()]
 
 

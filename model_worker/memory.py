@@ -122,7 +122,7 @@ def plan_memory(settings: WorkerSettings) -> MemoryPlan:
     else:
         memory = int(settings.kv_memory_gib * GIB) if settings.kv_memory_gib else _kv_memory(device, needs)
         num_blocks = memory // block_bytes - 1  # the null block takes one
-        available = f"{memory} bytes (--kv-memory-gib)"
+        available = f"{memory} bytes ({_whose_word(settings, device)})"
     if num_blocks < 1:
         raise StartError(
             f"no room for KV blocks: needed {2 * block_bytes} bytes for the null block and one block of "
@@ -170,6 +170,15 @@ def _kv_memory(device: torch.device, needs: Needs) -> int:
     if device.type == "cuda":
         return kv_bytes_of_gpu(torch.cuda.mem_get_info(device)[0], needs)
     return GIB
+
+
+def _whose_word(settings: WorkerSettings, device: torch.device) -> str:
+    """Why there is as much memory for KV blocks as there is."""
+    if settings.kv_memory_gib:
+        return f"--kv-memory-gib {settings.kv_memory_gib:g}"
+    if device.type == "cuda":
+        return f"what the model leaves on {device}"
+    return "the default, without --kv-memory-gib"
 
 
 def _total_memory(device: torch.device) -> int:

@@ -8,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from model_worker.engine.engine import Engine
 from model_worker.servicer import Worker
+from service.listening import cannot_listen
 
 COUNTERS = {
     "steps": "Steps run.",
@@ -88,5 +89,8 @@ def serve_metrics(listen: str, worker: Worker, engine: Engine) -> str:
     registry = CollectorRegistry()
     registry.register(WorkerCollector(worker, engine))
     host, _, port = listen.rpartition(":")
-    server, _ = start_http_server(int(port), host.strip("[]"), registry)
+    try:
+        server, _ = start_http_server(int(port), host.strip("[]"), registry)
+    except OSError as error:
+        raise cannot_listen(listen, error, "--metrics") from error
     return f"{host}:{server.server_port}"

@@ -12,7 +12,7 @@ import argparse
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -51,7 +51,11 @@ def _check_token(value: str) -> str:
     return value
 
 
-Token = Annotated[str, AfterValidator(_check_token)]
+class Secret:
+    """Marks a setting whose value is never repeated: errors go to logs."""
+
+
+Token = Annotated[str, AfterValidator(_check_token), Secret()]
 """A secret that two services share, 16 characters or more. Flags are seen by other users: best by the environment."""
 
 
@@ -134,7 +138,12 @@ def load(kind: type[Settings], *, program: str, table: str, arguments: Sequence[
     for name, field in kind.model_fields.items():
         shown = f"{field.description} ({_default(field)}; ${prefix}{name.upper()})"
         parser.add_argument(_flag(name), dest=name, metavar=_metavar(field), help=shown.replace("%", "%%"))
-    flags = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        # Their values may be secrets: a flag is misspelled as easily as any other word.
+        names = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        parser.error(f"unrecognized arguments: {' '.join(names) or 'words without a flag'}")
+    flags = {name: value for name, value in vars(given).items() if value is not None}
     config = flags.pop("config", None)
     try:
         rows = read_table(config, table)
@@ -146,7 +155,13 @@ def load(kind: type[Settings], *, program: str, table: str, arguments: Sequence[
         spelled = {name: f"[{table}] {name}" for name in rows}
         spelled |= {name: f"${prefix}{name.upper()}" for name in environment}
         spelled |= {name: _flag(name) for name in flags}
-        parser.error("; ".join(_describe(item, spelled, table, prefix) for item in error.errors()))
+        secret = {name for name, field in kind.model_fields.items() if is_secret(field)}
+        parser.error("; ".join(_describe(item, spelled, table, prefix, secret) for item in error.errors()))
+
+
+def is_secret(field: FieldInfo) -> bool:
+    """Whether a setting's value is never repeated."""
+    return any(isinstance(mark, Secret) for mark in field.metadata)
 
 
 def _merged(sources: Sequence[Mapping[str, Any]], either: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -184,7 +199,7 @@ def _metavar(field: FieldInfo) -> str:
     return {int: "N", float: "X", str: "TEXT", Path: "PATH"}.get(typing.cast(type, annotation), "TEXT,TEXT")
 
 
-def _describe(error: Any, spelled: dict[str, str], table: str, prefix: str) -> str:
+def _describe(error: Any, spelled: dict[str, str], table: str, prefix: str, secret: Collection[str]) -> str:
     """One line for one pydantic error, naming the setting as its writer spelled it."""
     if not error["loc"]:
         return str(error["msg"]).removeprefix("Value error, ")
@@ -193,5 +208,5 @@ def _describe(error: Any, spelled: dict[str, str], table: str, prefix: str) -> s
         return f"[{table}] has no setting named {name}"
     if error["type"] == "missing":
         return f"{_flag(name)} is required, as is or by ${prefix}{name.upper()}"
-    said = str(error["msg"]).removeprefix("Value error, ")
-    return f"{spelled.get(name, name)}: {said}, found {error['input']!r}"
+    said = f"{spelled.get(name, name)}: {str(error['msg']).removeprefix('Value error, ')}"
+    return said if name in secret else f"{said}, found {error['input']!r}"

@@ -36,9 +36,27 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror or error}") from error
+        raise of_file(path, error.strerror or str(error)) from error
     except ValueError as error:  # of UTF-8 or TOML
-        raise SettingsError(f"{path}: {error}") from error
+        raise of_file(path, str(error)) from error
+
+
+def of_file(path: Path, problem: str) -> SettingsError:
+    """What is wrong with the file, and which setting names it."""
+    return SettingsError(f"--tenants {path}: {problem}")
+
+
+def read_kv_quotas(path: Path) -> dict[str, KvQuota]:
+    """The quotas of a file by digest root.
+
+    Raises:
+        SettingsError: it cannot be read, is no TOML, or a quota is none.
+    """
+    document = read_document(path)
+    try:
+        return kv_quotas(document)
+    except SettingsError as error:
+        raise of_file(path, str(error)) from error
 
 
 def kv_quotas(document: Mapping[str, Any]) -> dict[str, KvQuota]:

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from gateway.parameters import INT32_MAX
 from gateway.tenancy.tenant import Limits, Tenant
 from service.settings import SettingsError
-from service.tenants import digest_root_of, kv_quotas, read_document
+from service.tenants import digest_root_of, kv_quotas, of_file, read_document
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
@@ -98,7 +98,7 @@ def read_tenants(path: Path) -> tuple[Tenant, ...]:
         tenants = tenants_of(document)
         kv_quotas(document)
     except SettingsError as error:
-        raise SettingsError(f"{path}: {error}") from error
+        raise of_file(path, str(error)) from error
     return tenants
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from model_worker.metrics import serve_metrics
 from service.listening import cannot_listen, check_free
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +52,12 @@ def test_words_of_libraries_are_not_repeated() -> None:
         "cannot listen on h:1: address already in use; choose another --metrics"
     )
     assert str(cannot_listen("h:1", OSError("odd"), "--f")) == "cannot listen on h:1: odd; choose another --f"
+
+
+@pytest.mark.unit
+def test_the_worker_says_it_of_its_metrics(taken: str) -> None:
+    with pytest.raises(OSError, match=f"^cannot listen on {taken}: address already in use; choose another --metrics$"):
+        serve_metrics(taken, None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.e2e

@@ -51,6 +51,19 @@ def test_a_gpu_gives_what_the_model_leaves() -> None:
     assert kv_bytes_of_gpu(17 * GIB, needs) < 0
 
 
+def test_only_a_flag_that_was_given_is_named(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One block is none: the null block takes it.
+    monkeypatch.setattr(memory, "_kv_memory", lambda device, needs: BLOCK_BYTES)
+    for given, available in (
+        ({}, f"{BLOCK_BYTES} bytes (the default, without --kv-memory-gib)"),
+        ({"kv_memory_gib": 0.0001}, f"{GIB // 10_000} bytes (--kv-memory-gib 0.0001)"),
+        ({"num_blocks": 0}, "--num-blocks 0"),
+    ):
+        with pytest.raises(StartError) as caught:
+            plan(demo_model, **given)
+        assert str(caught.value).endswith(f"available {available}")
+
+
 def test_a_machine_too_small_is_named(demo_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_total_memory", lambda device: WEIGHTS + 100 * BLOCK_BYTES)
     with pytest.raises(

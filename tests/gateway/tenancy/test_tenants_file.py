@@ -165,7 +165,12 @@ async def test_a_file_is_read_again_when_it_changed(tmp_path: Path, caplog: pyte
 
 
 async def test_a_file_that_is_wrong_at_the_start_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="No such file"):
-        Directory(tmp_path / "none.toml")
+    file = tmp_path / "tenants.toml"
+    with pytest.raises(SettingsError, match=f"^--tenants {file}: No such file or directory$"):
+        Directory(file)
+    for text, said in (("no TOML [", ""), ("[tenants.a]\nkeys = []\n", "tenants.a.keys"), ("x = 1\n", "tenants: ")):
+        file.write_text(text)
+        with pytest.raises(SettingsError, match=f"^--tenants {file}: {said}"):
+            Directory(file)
     assert Directory().open
     await asyncio.wait_for(Directory().watch(), 1)
