@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from model_worker.model.checkpoint import sample_range
+from model_worker.model.errors import CheckpointError
 from model_worker.model.gguf_config import hf_config, hf_generation_config
-from model_worker.model.gguf_file import GgufFile, shape
+from model_worker.model.gguf_file import DAMAGE, GgufFile, shape
 
 
 class GgufCheckpoint:
@@ -29,7 +30,10 @@ class GgufCheckpoint:
 
     def config(self) -> dict[str, Any]:
         """What config.json would say. Raises CheckpointError when a key is missing."""
-        return hf_config(self._file)
+        try:
+            return hf_config(self._file)
+        except (*DAMAGE, ArithmeticError) as error:
+            raise CheckpointError(f"cannot read {self._file.path}: its metadata do not fit together") from error
 
     def generation_config(self) -> dict[str, Any]:
         return hf_generation_config(self._file)

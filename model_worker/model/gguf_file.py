@@ -10,6 +10,9 @@ import torch
 from model_worker.model.errors import CheckpointError, UnsupportedModelError
 from model_worker.model.gguf_architectures import ARCHITECTURES, TOP_NAMES
 
+# What the reader raises where bytes are not what they should be: errors of numpy and Python, in words about arrays.
+DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError)
+
 
 class GgufFile:
     """Tensors are dequantised to float32 when read. Raises CheckpointError or UnsupportedModelError."""
@@ -19,10 +22,13 @@ class GgufFile:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise CheckpointError(f"{path} is neither a model folder nor a GGUF file")
+            _check_version(path, file.read(4))
         try:
             self.reader = gguf.GGUFReader(path)
-        except (OSError, ValueError, IndexError, KeyError) as error:
-            raise CheckpointError(f"cannot read {path}: {error}") from error
+        except OSError as error:
+            raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+        except DAMAGE as error:
+            raise CheckpointError(f"cannot read {path}: its header is damaged, or the file is cut off") from error
         if int(self.metadata("split.count", 1)) > 1:
             raise UnsupportedModelError(f"{path} is one part of a split GGUF; join the parts first")
         self.architecture_name = str(self.metadata("general.architecture"))
@@ -38,7 +44,10 @@ class GgufFile:
     def metadata(self, key: str, default: Any = None) -> Any:
         """A metadata value by its full key."""
         field = self.reader.fields.get(key)
-        return default if field is None else field.contents()
+        try:
+            return default if field is None else field.contents()
+        except DAMAGE as error:
+            raise CheckpointError(f"cannot read {self.path}: its metadata {key} is damaged") from error
 
     def required(self, key: str) -> Any:
         """A metadata value of the architecture. Raises CheckpointError when there is none."""
@@ -79,6 +88,15 @@ class GgufFile:
         module, _, leaf = part.rpartition(".")
         known = self.architecture.layer_name(module) if kind == "blk" else None
         return name if known is None else f"model.layers.{index}.{known}.{leaf}"
+
+
+def _check_version(path: Path, stored: bytes) -> None:
+    """Raise UnsupportedModelError for a format that the reader does not know, in either order of bytes."""
+    known = gguf.constants.GGUF_VERSION, *gguf.gguf_reader.READER_SUPPORTED_VERSIONS
+    version = int.from_bytes(stored, "little")
+    if version not in known and int.from_bytes(stored, "big") not in known:
+        read = " and ".join(map(str, sorted(set(known))))
+        raise UnsupportedModelError(f"{path} is a GGUF file of version {version}; versions {read} are read")
 
 
 def shape(tensor: Any) -> tuple[int, ...]:
