@@ -23,6 +23,10 @@ export OCTAVO_MODEL_CACHE ?= $(abspath $(dir $(MODEL)))
 # What the demo model's folder was made from; written last.
 FETCHED := $(MODEL)/octavo-model.json
 
+# Whether there is one for the inspector's tests; `make test` goes on without.
+BROWSER := command -v chromium >/dev/null && command -v chromedriver >/dev/null
+NO_BROWSER := echo 'SKIPPED: the tests of the inspector page, for want of a browser: tests/inspector/setup.sh says why'
+
 # Waiting OpenMP threads sleep: spinning ones starve the services that share the cores.
 export OMP_WAIT_POLICY ?= passive
 
@@ -63,17 +67,21 @@ check: lint ## quick checks: lint, types, imports, unit and property tests
 	# A tenth of the manager's random lives; `make test` runs them all.
 	OCTAVO_KV_WORLDS=8 $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile -m 'unit or property'
 
-test: lint $(FETCHED) ## everything but long runs, GPU, containers and a browser
+test: lint $(FETCHED) ## everything but long runs, GPU and containers
 	# Triton reads TRITON_INTERPRET when it is imported, so its interpreter and its compiler have a process each.
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -m interpret tests/kernels/interpret
 	$(BIN)/pytest -q -m aot tests/kernels/aot
+	# A browser and the services it looks at want both cores to themselves.
+	-@tests/inspector/setup.sh
+	@if $(BROWSER); then $(BIN)/pytest -q -m browser tests/inspector; else $(NO_BROWSER); fi
 	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m 'not soak and not gpu and not compose and not interpret and not aot and not clients and not browser'
+	@$(BROWSER) || $(NO_BROWSER)
 
 clients-test: $(INSTALLED) ## the contract with other people's clients, each in an environment of its own
 	tests/clients/setup.sh
 	$(BIN)/pytest -q tests/clients
 
-browser-test: $(INSTALLED) ## the inspector's page in Chromium; on a machine with nothing else to do, since what it looks at goes on
+browser-test: $(INSTALLED) ## the inspector's page in Chromium
 	tests/inspector/setup.sh
 	$(BIN)/pytest -q -m browser tests/inspector
 

@@ -3,7 +3,8 @@
 import http.client
 import json
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,13 @@ from typing import Any
 
 from processes import ServiceProcess
 
-SECONDS = 60.0
+from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
+from service.channels import open_channel
+
+SECONDS = 180.0
+POOL = "default"
+
+Look = inspect_pb2.InspectPoolResponse
 
 
 @dataclass(slots=True)
@@ -25,6 +32,7 @@ class Inspected:
 
     http: str
     manager: str
+    _stub: "kv_manager_pb2_grpc.KvManagerServiceStub"
 
     @property
     def page(self) -> str:
@@ -43,18 +51,44 @@ class Inspected:
             connection.close()
 
     @contextmanager
-    def held(self, **body: Any) -> Iterator[None]:
-        """A completion that nobody reads: its worker stops when the way is full, and it stays until the block ends."""
+    def held(self, **body: Any) -> Iterator[int]:
+        """A completion that goes on until the block ends; yields its sequence.
+
+        Nothing can make a generation wait for its reader: tokens that nobody reads pile up in its worker. So ``body``
+        has to ask for more than any machine generates meanwhile, and the end of the block checks that it did.
+        """
         host, port = self.http.rsplit(":", 1)
-        with socket.socket() as caller:
-            caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            caller.settimeout(SECONDS)
-            caller.connect((host, int(port)))
+        others = self.sequences()
+        with socket.create_connection((host, int(port)), timeout=SECONDS) as caller:
             data = _json({**body, "stream": True})
             head = f"POST /v1/completions HTTP/1.1\r\nhost: {self.http}\r\ncontent-type: application/json\r\n"
             caller.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
             assert caller.recv(12) == b"HTTP/1.1 200"
-            yield
+            look = self._look_until(lambda look: _sequences(look) - others)
+            seq = min(_sequences(look) - others)
+            yield seq
+            assert seq in self.sequences(), f"{seq} ended while it was looked at: {body} is too little on this machine"
+
+    def sequences(self) -> set[int]:
+        """Those alive, as the manager says."""
+        return _sequences(self._look())
+
+    def idle(self) -> int:
+        """Wait until nobody is in the pool; returns the manager's step."""
+        return self._look_until(lambda look: not look.sequences).summary.header.step
+
+    def _look(self) -> Look:
+        return self._stub.InspectPool(inspect_pb2.InspectPoolRequest(pool=POOL), timeout=SECONDS)
+
+    def _look_until(self, ready: Callable[[Look], object]) -> Look:
+        deadline = time.monotonic() + SECONDS
+        while not ready(look := self._look()):
+            assert time.monotonic() < deadline, look
+        return look
+
+
+def _sequences(look: Look) -> set[int]:
+    return {summary.seq for summary in look.sequences}
 
 
 def _json(body: dict[str, Any]) -> bytes:
@@ -79,4 +113,6 @@ def inspected_stack(
         worker = stack.enter_context(ServiceProcess("model_worker", *listen, *worker_flags, *sizes)).wait_ready()
         shown = ("--http-listen=127.0.0.1:0", f"--workers={worker.address}", f"--inspect-managers={kv.address}")
         front = stack.enter_context(ServiceProcess("gateway", *listen, *shown, *gateway)).wait_ready()
-        yield Inspected(str(front.ready["http"]), kv.address)
+        channel = stack.enter_context(open_channel(kv.address))
+        stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
+        yield Inspected(str(front.ready["http"]), kv.address, stub)

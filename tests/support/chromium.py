@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-ANSWER_SECONDS = 120.0
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
+ANSWER_SECONDS = WAIT_SECONDS + 60.0
 FLAGS = (
     "--headless=new",
     "--disable-gpu",
@@ -89,7 +89,7 @@ class Chromium:
         if getattr(self, "_session", ""):
             self._call("DELETE", f"session/{self._session}")
         self._driver.terminate()
-        self._driver.wait(30)
+        self._driver.wait(60)
         self._profile.cleanup()
 
     # --- what a person does
@@ -125,7 +125,11 @@ class Chromium:
         return self._do("execute/sync", {"script": script, "args": list(arguments)})
 
     def wait_for(self, condition: str, *arguments: object) -> Any:
-        """Look once per frame until an expression is true, and return it."""
+        """Look once per frame until an expression is true, and return it.
+
+        Where the page draws in frames of its own, what made the expression true has been drawn: a frame's callbacks run
+        in the order in which they were asked for, and the page's asks before it draws.
+        """
         script = """
             const done = arguments[arguments.length - 1], given = Array.from(arguments).slice(0, -1);
             const look = () => {
@@ -133,10 +137,13 @@ class Chromium:
               try { found = (function () { return (CONDITION); }).apply(null, given); } catch (error) { found = false; }
               if (found) done(found); else requestAnimationFrame(look);
             };
-            look();
+            requestAnimationFrame(look);
         """
         body = {"script": script.replace("CONDITION", condition), "args": list(arguments)}
-        return self._do("execute/async", body)
+        try:
+            return self._do("execute/async", body)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: never true: {condition.strip()} {arguments or ''}") from None
 
     def text(self, selector: str) -> str:
         """The text of an element."""

@@ -7,7 +7,7 @@
 Attention and MLP run and add nothing: their output projections are zero. Tokens have orthogonal embeddings, one for all
 that are "anything else", so the logit of the successor is 10 and that of every other token 0: greedy text is certain,
 and sampled text has a choice. 64 equal signs are one token, which makes prompts that are large in bytes and small in
-tokens.
+tokens. A wide MLP takes time and changes nothing else: it makes generations that last.
 """
 
 import json
@@ -24,7 +24,8 @@ RUN = 64
 """Equal signs that are one token."""
 
 CONTEXT = 16_384
-HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD = 96, 64, 3, 1, 32
+HIDDEN, HEADS, KV_HEADS, HEAD = 96, 3, 1, 32
+INTERMEDIATE = 64
 SUCCESSOR_LOGIT = 10.0
 
 TEMPLATE = (
@@ -54,7 +55,7 @@ def _successors(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return successors, [token for ids in cycles for token in ids]
 
 
-def _weights(successors: list[int], scripted: list[int]) -> dict[str, np.ndarray]:
+def _weights(successors: list[int], scripted: list[int], intermediate: int) -> dict[str, np.ndarray]:
     dice = np.random.default_rng(6)
 
     def drawn(*shape: int) -> np.ndarray:
@@ -75,9 +76,9 @@ def _weights(successors: list[int], scripted: list[int]) -> dict[str, np.ndarray
         f"{layer}.self_attn.k_proj.weight": drawn(KV_HEADS * HEAD, HIDDEN),
         f"{layer}.self_attn.v_proj.weight": drawn(KV_HEADS * HEAD, HIDDEN),
         f"{layer}.self_attn.o_proj.weight": np.zeros((HIDDEN, HEADS * HEAD), np.float32),
-        f"{layer}.mlp.gate_proj.weight": drawn(INTERMEDIATE, HIDDEN),
-        f"{layer}.mlp.up_proj.weight": drawn(INTERMEDIATE, HIDDEN),
-        f"{layer}.mlp.down_proj.weight": np.zeros((HIDDEN, INTERMEDIATE), np.float32),
+        f"{layer}.mlp.gate_proj.weight": drawn(intermediate, HIDDEN),
+        f"{layer}.mlp.up_proj.weight": drawn(intermediate, HIDDEN),
+        f"{layer}.mlp.down_proj.weight": np.zeros((HIDDEN, intermediate), np.float32),
         f"{layer}.input_layernorm.weight": np.ones(HIDDEN, np.float32),
         f"{layer}.post_attention_layernorm.weight": np.ones(HIDDEN, np.float32),
         "model.norm.weight": np.ones(HIDDEN, np.float32),
@@ -85,8 +86,13 @@ def _weights(successors: list[int], scripted: list[int]) -> dict[str, np.ndarray
     }
 
 
-def write(folder: Path) -> Path:
-    """Write the checkpoint; returns the folder."""
+def write(folder: Path, intermediate_size: int = INTERMEDIATE) -> Path:
+    """Write the checkpoint; returns the folder.
+
+    Args:
+        folder: made where it is not there.
+        intermediate_size: of the MLP; 1,152 bytes of weights each, all of them read in every step.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer()
     successors, scripted = _successors(tokenizer)
@@ -95,7 +101,7 @@ def write(folder: Path) -> Path:
         "model_type": "llama",
         "vocab_size": len(successors),
         "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
+        "intermediate_size": intermediate_size,
         "num_hidden_layers": 1,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
@@ -111,5 +117,6 @@ def write(folder: Path) -> Path:
     (folder / "tokenizer.json").write_text(tokenizer.to_str())
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    save_file(_weights(successors, scripted), folder / "model.safetensors", metadata={"format": "pt"})
+    weights = _weights(successors, scripted, intermediate_size)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
