@@ -15,6 +15,13 @@ def check_health(channel: grpc.Channel, service: str) -> None:
     refusal(lambda: health.Check(health_pb2.HealthCheckRequest(service="octavo.none"), timeout=10), "NOT_FOUND")
 
 
+def check_not_serving(channel: grpc.Channel, service: str) -> None:
+    """NOT_SERVING already: whoever is told to take nothing new has said so by its answer."""
+    health = health_pb2_grpc.HealthStub(channel)
+    answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+    assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
 def wait_not_serving(channel: grpc.Channel, service: str) -> None:
     """Wait until health says that the service takes nothing new."""
     watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=service), timeout=10)

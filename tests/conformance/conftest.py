@@ -71,7 +71,9 @@ def our_services(folder: Path) -> Iterator[Services]:
     from processes import running_stack
 
     model = byte_model(folder, max_position_embeddings=CONTEXT)
-    with running_stack(model, worker_flags=SIZES, gateway_flags={"http-listen": "127.0.0.1:0"}) as stack:
+    # The model's template says nothing of tools, so it shows no syntax of calls either.
+    gateway = {"http-listen": "127.0.0.1:0", "tool-parser": "hermes"}
+    with running_stack(model, worker_flags=SIZES, gateway_flags=gateway) as stack:
         addresses = stack.worker.address, stack.manager.address, stack.gateway.address, stack.gateway.ready["http"]
         yield Services(*addresses, draining_worker="", model=model)
 

@@ -7,8 +7,8 @@ from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
 
 # Design 5: cancel, disconnect and deadline reach the worker within two steps, and the blocks within a second.
 FREE_SECONDS, STEPS = 1.0, 2
-# What a machine may take for two steps that has better things to do.
-STARVED_SECONDS = 20.0
+# What a machine may take that has better things to do: in all, and in looks at the pool as long as they take there.
+STARVED_SECONDS, LOOKS = 60.0, 50
 
 
 class PoolView:
@@ -29,14 +29,21 @@ class PoolView:
         return stats.num_blocks - stats.free_blocks - stats.cached_blocks
 
     def summary(self) -> inspect_pb2.PoolSummary:
-        return self._manager.InspectPool(inspect_pb2.InspectPoolRequest(pool=self._pool), timeout=10).summary
+        return self._manager.InspectPool(
+            inspect_pb2.InspectPoolRequest(pool=self._pool), timeout=STARVED_SECONDS
+        ).summary
 
     def check_free_soon(self) -> None:
         """Nobody holds anything within a second, or two steps where those take longer; and every invariant holds."""
-        began, steps = time.monotonic(), self._steps()
+        began, steps, allowed = time.monotonic(), self._steps(), FREE_SECONDS
+        looked = began
         while self.held():
-            seconds = time.monotonic() - began
+            looked, before = time.monotonic(), looked
+            allowed = max(allowed, LOOKS * (looked - before))
+            seconds = looked - began
             assert seconds < STARVED_SECONDS, self.summary()
-            assert seconds < FREE_SECONDS or self._steps() - steps <= STEPS, self.summary()
-        verdict = self._manager.CheckIntegrity(inspect_pb2.CheckIntegrityRequest(pool=self._pool), timeout=30)
+            assert seconds < allowed or self._steps() - steps <= STEPS, self.summary()
+        verdict = self._manager.CheckIntegrity(
+            inspect_pb2.CheckIntegrityRequest(pool=self._pool), timeout=STARVED_SECONDS
+        )
         assert list(verdict.violations) == []

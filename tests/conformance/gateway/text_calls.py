@@ -21,6 +21,7 @@ class Text:
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[gateway_pb2.TokenLogprobs] = field(default_factory=list)
+    calls: list[gateway_pb2.ToolCall] = field(default_factory=list)
     last: Any = None
 
     @property
@@ -48,7 +49,11 @@ class Texts:
         self.messages.append(response)
         answer = self.answers[response.index]
         assert answer.last is None, "finish_reason is set in the last message of an answer"
-        answer.text += response.content if isinstance(response, gateway_pb2.ChatResponse) else response.text
+        if isinstance(response, gateway_pb2.ChatResponse):
+            answer.text += response.content
+            answer.calls += response.tool_calls
+        else:
+            answer.text += response.text
         answer.tokens += response.token_ids
         answer.logprobs += response.logprobs
         ends = response.finish_reason != gateway_pb2.FINISH_REASON_UNSPECIFIED
@@ -66,10 +71,17 @@ class Texts:
 class Client:
     """A client of one model. Requests are greedy and go on past the end of sequence, unless told otherwise."""
 
-    def __init__(self, stub: gateway_pb2_grpc.GatewayServiceStub, model: gateway_pb2.Model, salt: str) -> None:
+    def __init__(
+        self,
+        stub: gateway_pb2_grpc.GatewayServiceStub,
+        model: gateway_pb2.Model,
+        salt: str,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self.stub = stub
         self.model = model
         self._salt = salt
+        self._metadata = metadata
 
     def options(self, **options: Any) -> gateway_pb2.GenerateOptions:
         usual = {"max_tokens": 8, "temperature": 0.0, "ignore_eos": True, "cache_salt": self._salt}
@@ -91,7 +103,8 @@ class Client:
             fields: of the request itself.
             options: its options.
         """
-        return self.stub.Generate(self.request(prompt, fields or {}, **options), timeout=PATIENCE_SECONDS)
+        request = self.request(prompt, fields or {}, **options)
+        return self.stub.Generate(request, timeout=PATIENCE_SECONDS, metadata=self._metadata)
 
     def generate(self, prompt: str | list[int], fields: dict[str, Any] | None = None, **options: Any) -> Texts:
         """The whole answer; arguments as for ``open``."""

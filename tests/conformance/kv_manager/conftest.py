@@ -42,7 +42,9 @@ def target(request: pytest.FixtureRequest) -> Iterator[str]:
     if given:
         yield given
         return
-    command = [sys.executable, "-m", "kv_manager", "--listen", "127.0.0.1:0", "--metrics", "", "--log-level", "warning"]
+    # A worker that sends 64 MiB may be silent for long, on a machine that does much else.
+    flags = ["--listen=127.0.0.1:0", "--metrics=", "--log-level=warning", "--lease-seconds=600"]
+    command = [sys.executable, "-m", "kv_manager", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())["grpc"]

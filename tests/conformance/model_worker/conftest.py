@@ -21,7 +21,7 @@ def worker(channel_to) -> worker_pb2_grpc.WorkerServiceStub:
 
 @pytest.fixture(scope="session")
 def model(worker: worker_pb2_grpc.WorkerServiceStub) -> worker_pb2.GetModelResponse:
-    return worker.GetModel(worker_pb2.GetModelRequest(), timeout=10)
+    return worker.GetModel(worker_pb2.GetModelRequest(), timeout=60)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """How requests end before their time, and what a worker tells of itself."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +16,12 @@ from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 pytestmark = [pytest.mark.e2e, pytest.mark.model]
 
 SERVICE = "octavo.worker.v1.WorkerService"
+# Read to the end, and a second of work at least.
+SOME = 1_000
 
 
 def abort(asker: Asker, name: str) -> bool:
-    return asker.stub.Abort(worker_pb2.AbortRequest(request_id=name), timeout=10).found
+    return asker.stub.Abort(worker_pb2.AbortRequest(request_id=name), timeout=PATIENCE_SECONDS).found
 
 
 def test_an_aborted_request_ends_every_sample_and_gives_its_blocks_back(asker: Asker, pool: PoolView) -> None:
@@ -35,16 +38,16 @@ def test_an_aborted_request_ends_every_sample_and_gives_its_blocks_back(asker: A
 
 
 def test_some_samples_end_and_the_others_go_on(asker: Asker, pool: PoolView) -> None:
-    stream = asker.open(asker.prompt(), 400, n=3, request_id="conformance-some")
+    stream = asker.open(asker.prompt(), SOME, n=3, request_id="conformance-some")
     messages = [next(stream)]
     request = worker_pb2.AbortSamplesRequest(request_id="conformance-some", indexes=[1])
-    assert asker.stub.AbortSamples(request, timeout=10).found
+    assert asker.stub.AbortSamples(request, timeout=PATIENCE_SECONDS).found
     answer = Answer([*messages, *stream])
     assert [answer.samples[index].reason for index in range(3)] == ["LENGTH", "ABORTED", "LENGTH"]
-    assert [len(answer.samples[index].tokens) for index in (0, 2)] == [400, 400]
+    assert [len(answer.samples[index].tokens) for index in (0, 2)] == [SOME, SOME]
     pool.check_free_soon()
     request.request_id = "conformance-never-was"
-    assert not asker.stub.AbortSamples(request, timeout=10).found
+    assert not asker.stub.AbortSamples(request, timeout=PATIENCE_SECONDS).found
 
 
 def cancel(asker: Asker) -> None:
@@ -104,7 +107,7 @@ def test_health_and_reflection(channel_to: Any) -> None:
     channel: grpc.Channel = channel_to("worker")
     check_health(channel, SERVICE)
     check_reflection(channel, SERVICE)
-    stats = worker_pb2_grpc.WorkerServiceStub(channel).GetStats(worker_pb2.GetStatsRequest(), timeout=10)
+    stats = worker_pb2_grpc.WorkerServiceStub(channel).GetStats(worker_pb2.GetStatsRequest(), timeout=PATIENCE_SECONDS)
     assert stats.ready
     assert stats.state
 
@@ -113,14 +116,17 @@ def test_a_drained_worker_finishes_what_runs_and_takes_nothing_new(draining_work
     with grpc.insecure_channel(draining_worker) as channel:
         stub = worker_pb2_grpc.WorkerServiceStub(channel)
         asker = Asker(stub, stub.GetModel(worker_pb2.GetModelRequest(), timeout=PATIENCE_SECONDS), salt)
-        stream = asker.open(asker.prompt(), 600)
+        stream = asker.open(asker.prompt(), SOME)
         messages = [next(stream)]
-        assert stub.Drain(worker_pb2.DrainRequest(), timeout=10).live_requests == 1
+        assert stub.Drain(worker_pb2.DrainRequest(), timeout=PATIENCE_SECONDS).live_requests == 1
         found = refusal(lambda: asker.ask(asker.prompt()), "UNAVAILABLE")
         assert found.reason == "NOT_READY"
         assert found.retry_seconds is not None
         assert not asker.stats().ready
         wait_not_serving(channel, SERVICE)
         answer = Answer([*messages, *stream])
-        assert (answer.only.reason, len(answer.tokens)) == ("LENGTH", 600)
-        assert stub.Drain(worker_pb2.DrainRequest(), timeout=10).live_requests == 0
+        assert (answer.only.reason, len(answer.tokens)) == ("LENGTH", SOME)
+        # Who has ended lives until its worker has closed the stream.
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while stub.Drain(worker_pb2.DrainRequest(), timeout=PATIENCE_SECONDS).live_requests:
+            assert time.monotonic() < deadline

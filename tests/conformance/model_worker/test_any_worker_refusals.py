@@ -78,7 +78,7 @@ def test_a_name_that_is_in_use_is_refused(asker: Asker) -> None:
 def test_samples_to_end_must_be_there_and_their_own_masters(asker: Asker) -> None:
     def end(*indexes: int) -> None:
         request = worker_pb2.AbortSamplesRequest(request_id="conformance-chosen", indexes=indexes)
-        asker.stub.AbortSamples(request, timeout=10)
+        asker.stub.AbortSamples(request, timeout=60)
 
     assert list(refusal(end, "INVALID_ARGUMENT").fields) == ["indexes"]
     stream = asker.open(asker.prompt(), ENDLESS, n=2, best_of=3, request_id="conformance-chosen")

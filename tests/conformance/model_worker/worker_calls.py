@@ -119,7 +119,7 @@ class Asker:
         return Answer(self.open(ids, max_tokens, **fields))
 
     def stats(self) -> worker_pb2.GetStatsResponse:
-        return self.stub.GetStats(worker_pb2.GetStatsRequest(), timeout=10)
+        return self.stub.GetStats(worker_pb2.GetStatsRequest(), timeout=PATIENCE_SECONDS)
 
     def settled(self) -> worker_pb2.GetStatsResponse:
         """The counts once nobody waits or runs; who has ended runs until its manager was told, a step later."""
