@@ -1,6 +1,9 @@
 """Client channels with the limits and keepalive that our servers expect."""
 
+import atexit
 import contextlib
+import functools
+import gc
 import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +49,7 @@ class TlsFiles:
         """
         ca, key, certificate = (path.read_bytes() if path else None for path in (self.ca, self.key, self.certificate))
         self._check()
+        _free_at_exit()
         return ca, key, certificate
 
     def _check(self) -> None:
@@ -74,6 +78,21 @@ class TlsFiles:
         if key is None or certificate is None:
             raise ValueError("TLS needs both a certificate and a key")
         return grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=ca is not None)
+
+
+@functools.cache
+def _free_at_exit() -> None:
+    """Have gRPC's objects freed before the process ends, for which its TLS waits 2 s in vain at the very end.
+
+    Servers and channels stand in cycles with what uses them. The interpreter breaks those so late that gRPC's threads
+    do not end any more.
+    """
+
+    def free() -> None:
+        gc.unfreeze()
+        gc.collect()
+
+    atexit.register(free)
 
 
 @contextlib.contextmanager
