@@ -80,19 +80,3 @@ def test_words_of_the_glossary_are_sorted() -> None:
     words = [word for word in re.findall(r"^\| ([^|]+) \| ", glossary, flags=re.MULTILINE) if word != "word"]
     assert words == sorted(words, key=str.lower)
     assert len(words) > 30
-
-
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/glossary.md", "docs/operations.md"]
-)
-def test_files_and_targets_that_pages_name_exist(page: str) -> None:
-    text = (ROOT / page).read_text()
-    makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"`make ([a-z-]+)`", text):
-        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-    for name in re.findall(
-        r"`((?:docs|constraints|protos|tests|kv_manager|model_worker|gateway|service)/[\w./-]*)`", text
-    ):
-        assert (ROOT / name).exists(), name
-    for name in re.findall(r"\]\(([\w./-]+)\)", text):
-        assert (ROOT / page).parent.joinpath(name).exists(), name

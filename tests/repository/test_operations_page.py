@@ -1,19 +1,17 @@
 """docs/operations.md tells commands, defaults, errors, metrics and alerts as they are."""
 
 import re
-import shlex
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+import grpc
 import pytest
-import typer
 import yaml
 
 from cli import options
-from cli.commands import app
+from gateway import worker_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -57,19 +55,6 @@ def default_of(module: str, flag: str) -> str:
     return str(default)
 
 
-def test_commands_exist_with_their_options(page: str) -> None:
-    commands = [code for code in codes(page) if re.match(r"octavo [a-z]", code)]
-    assert len(commands) > 15
-    for line in commands:
-        words = shlex.split(line, comments=True)[1:]
-        command: Any = typer.main.get_command(app)
-        while words and words[0] in getattr(command, "commands", {}):
-            command = command.commands[words.pop(0)]
-        assert not hasattr(command, "commands"), line
-        known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-        assert {word for word in words if word.startswith("-")} <= known, line
-
-
 def test_variables_and_flags_of_commands_exist(page: str) -> None:
     variables = {
         options.GATEWAY_VARIABLE, options.WORKER_VARIABLE, options.MANAGER_VARIABLE, options.API_KEY_VARIABLE,
@@ -103,10 +88,14 @@ def test_limits_are_the_defaults(page: str) -> None:
         assert [default_of(module, flag) for module in modules] == [default], name
 
 
+def reasons_of(page: str) -> set[str]:
+    return {code for code in codes(page) if re.fullmatch(r"(?!OCTAVO)[A-Z]+_[A-Z_]+", code)} - STATUSES
+
+
 def test_reasons_of_errors_are_those_that_services_give(page: str) -> None:
     files = [path for folder in (*SERVICES.values(), "service") for path in (ROOT / folder).rglob("*.py")]
     sources = "".join(path.read_text() for path in files)
-    reasons = {code for code in codes(page) if re.fullmatch(r"(?!OCTAVO)[A-Z]+_[A-Z_]+", code)} - STATUSES
+    reasons = reasons_of(page)
     assert len(reasons) > 8
     assert [one for one in reasons if f'"{one}"' not in sources and f"{one} =" not in sources] == []
 
@@ -128,3 +117,38 @@ def test_places_on_other_pages_exist(page: str) -> None:
     for name, place in links:
         titles = re.findall(r"^#+ (.+)$", (DOCS / name).read_text(), flags=re.MULTILINE)
         assert place in [title.lower().replace(" ", "-") for title in titles], f"{name}#{place}"
+
+
+def test_every_row_of_the_failure_table_names_a_test_that_shows_it(page: str) -> None:
+    found = rows(page, "what ends", "running streams", "whole again, and when", "shown by")
+    assert len(found) > 7
+    for what, *_, shown in found:
+        files = re.findall(r"`(tests/[\w/]+\.py)", shown)
+        assert files, what
+        sources = {file: (ROOT / file).read_text() for file in files}
+        named = re.findall(r"`(tests/[\w/]+\.py)?::(\w+)`", shown)
+        for place, (file, name) in enumerate(named):
+            # `::name` alone is in the file before it.
+            file = file or next(one for one, _ in reversed(named[:place]) if one)
+            assert re.search(rf"^(?:async )?def {name}\(", sources[file], flags=re.MULTILINE), f"{what}: {name}"
+        assert named or "make compose-test" in shown, f"{what}: which test of the file?"
+
+
+def test_every_reason_of_an_error_is_expected_by_a_test(page: str) -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [one for one in sorted(reasons_of(page)) if f'"{one}"' not in tests and f"({one}" not in tests] == []
+
+
+def test_a_step_that_failed_is_the_workers_failure_for_clients() -> None:
+    failed = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), "step 3 failed")
+    told = worker_errors.translate("10.0.0.1:50051", failed, tokens=7)
+    assert (told.code, told.reason) == (grpc.StatusCode.INTERNAL, "WORKER_FAILED")
+    assert "10.0.0.1:50051 failed after 7 tokens" in told.message
+
+
+def test_troubles_of_workers_are_told_in_these_words(page: str) -> None:
+    folders = [*SERVICES.values(), "cli"]
+    sources = "".join(path.read_text() for name in folders for path in (ROOT / name).rglob("*.py"))
+    told = [code for cells in rows(page, "`octavo workers` says", "it is", "do") for code in codes(cells[0])]
+    assert len(told) > 5
+    assert [one for one in told if one not in sources] == []

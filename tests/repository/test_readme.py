@@ -1,15 +1,22 @@
-"""Every command of the README, run as it stands there; only addresses and the environment's folder differ."""
+"""Every command of the README, run as it stands there; only addresses and the environment's folder differ.
 
+So are the first commands of docs/operations.md, on the same services.
+"""
+
+import json
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from shown_commands import blocks as blocks_of
+from shown_commands import parsed, typed
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -58,7 +65,8 @@ def environ(demo_model: Path) -> Iterator[dict[str, str]]:
         ready = next((line for line in process.stdout if line.startswith("{")), None)
         assert ready is not None, f"make serve ended with {process.wait()}"
         fields = dict(re.findall(r'"(\w+)": "([^"]*)"', ready))
-        yield {**os.environ, "OCTAVO_ADDRESS": fields["grpc"], "OCTAVO_MANAGER_ADDRESS": fields["manager"]}
+        addresses = {"OCTAVO_ADDRESS": fields["grpc"], "OCTAVO_MANAGER_ADDRESS": fields["manager"]}
+        yield {**os.environ, **addresses, "HTTP": fields["http"]}
         os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does in a terminal
         process.wait(60)
 
@@ -87,9 +95,39 @@ def test_the_python_client_prints_the_same_text(environ: dict[str, str], tmp_pat
     assert done.stdout == console()[1][1].rstrip("\n")
 
 
-def test_options_the_readme_names_in_passing_exist() -> None:
-    octavo = str(Path(sys.executable).with_name("octavo"))
-    named = set(re.findall(r"`octavo (\w+)[^`]*`", README))
-    text = subprocess.run([octavo, "--help"], capture_output=True, text=True, check=True).stdout
-    assert {"serve", "chat"} <= named
-    assert all(re.search(rf"\b{name}\b", text) for name in named)
+def test_the_containers_request_streams_the_same_over_http(environ: dict[str, str]) -> None:
+    """curl may be missing where tests run: the request is the same."""
+    (lines,) = [typed(block) for block in blocks_of("README.md") if "curl" in block.text]
+    (curl,) = [one for line in lines for one in parsed("README.md", line, fenced=True) if one.words[0] == "curl"]
+    program, flag, url, header, kind, data, body = curl.words
+    assert (program, flag, header, data) == ("curl", "-N", "-H", "-d")
+    address = url.replace("127.0.0.1:8000", environ["HTTP"])
+    request = urllib.request.Request(address, body.encode(), dict([kind.split(": ")]))
+    with urllib.request.urlopen(request, timeout=60) as response:
+        *events, end = [line for line in response.read().decode().split("\n\n") if line]
+    assert end == "data: [DONE]"
+    text = "".join(json.loads(event.removeprefix("data: "))["choices"][0]["text"] for event in events)
+    done = subprocess.run(
+        [Path(sys.executable).with_name("octavo"), "generate", json.loads(body)["prompt"], "--max-tokens", "16",
+         "--temperature", "0"],
+        env=environ, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert text == done.stdout.rstrip("\n")
+
+
+FIRST_LOOK = {
+    # By their last word: what each prints of services that have just answered somebody.
+    "workers": r"smollm2",
+    "tenants": r"anonymous",
+    "check": r"every invariant holds",
+}
+
+
+@pytest.mark.parametrize("command", FIRST_LOOK)
+def test_the_first_look_of_operators_shows_what_runs(environ: dict[str, str], command: str) -> None:
+    (lines,) = [typed(block) for block in blocks_of("docs/operations.md") if "octavo workers" in block.text]
+    (shown,) = [one for line in lines for one in parsed("", line, fenced=True) if one.words[1:] == [command]]
+    arguments = [Path(sys.executable).with_name("octavo"), *shown.words[1:]]
+    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(FIRST_LOOK[command], done.stdout)
