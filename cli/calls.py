@@ -20,6 +20,10 @@ from service.errors import error_info_of, status_of
 
 Answer = TypeVar("Answer")
 
+# A command does not try again as services do: it is the patience of one attempt to connect, TLS and all, on a machine
+# that is busy. A port without a listener is told at once.
+CONNECT_MS = 5_000
+
 
 @contextlib.contextmanager
 def gateway_channel(address: str, tls: TlsFiles | None = None, api_key: str = "") -> Iterator[grpc.Channel]:
@@ -48,7 +52,7 @@ def channel_to(
         tls: how to know the peer and be known to it; None for plain text.
     """
     try:
-        opened = open_channel(address, tls, options)
+        opened = open_channel(address, tls, [*options, ("grpc.min_reconnect_backoff_ms", CONNECT_MS)])
     except OSError as error:
         raise CliError(f"a file of TLS cannot be read: {error}") from error
     with opened as channel:

@@ -51,12 +51,12 @@ def inspect(
     """
     from google.protobuf.json_format import MessageToDict
     from google.protobuf.message import Message
-    from rich.console import Console
 
     from cli import pool_views
     from cli.calls import channel_to
     from cli.options import manager_address, tls_files
     from cli.pools import only_pool
+    from cli.printing import show
     from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
 
     if (live or web) and (as_json or blocks or seq is not None or block is not None or (live and web)):
@@ -91,9 +91,8 @@ def inspect(
         }
         print(json.dumps(rows))
     else:
-        console = Console(highlight=False)
         for key, answer in answers.items():
-            console.print(pool_views.VIEWS[key](answer))
+            show(pool_views.VIEWS[key](answer))
     if check and verdict.violations:
         raise SystemExit(1)
 

@@ -1,31 +1,45 @@
 """The ``octavo`` command: runs what ``commands`` holds, and makes a line and an exit status of what went wrong."""
 
-import os
 import sys
 from typing import NoReturn
 
 from cli.failures import CliError, refusal
 from cli.foreign import LAYOUT, printable
+from cli.readers import ReaderLeft, guard_stdout, silence_stdout
 
 
 def main() -> NoReturn:
-    """Run a command. What ends it early is one line on stderr and exit status 1; Ctrl-C is 130."""
+    """Run a command. What ends it early is one line on stderr and exit status 1; Ctrl-C is 130.
+
+    That the reader of a pipe left, as in `octavo tour | head`, is no failure.
+    """
+    guard_stdout()
+    status = _status()
+    try:
+        sys.stdout.flush()  # what lies in its buffer would break the pipe when nobody is left to say so
+    except ReaderLeft:
+        silence_stdout()
+    raise SystemExit(status)
+
+
+def _status() -> str | int | None:
+    """Run a command; returns its exit status."""
     try:
         _run()
+    except SystemExit as end:
+        return end.code
     except CliError as error:
         print(f"octavo: {printable(str(error), keep=LAYOUT)}", file=sys.stderr)
-        raise SystemExit(1) from None
+        return 1
     except (ValueError, OverflowError) as error:
         # What protobuf and gRPC raise for a value that no message can carry.
         print(f"octavo: {refusal(error)}", file=sys.stderr)
-        raise SystemExit(1) from None
+        return 1
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    except BrokenPipeError:
-        # The reader of a pipe left, as `octavo generate ... | head` does; nothing is wrong and nothing can be said.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
-    raise SystemExit(0)
+        return 130
+    except ReaderLeft:
+        silence_stdout()
+    return 0
 
 
 def _run() -> None:

@@ -1,13 +1,21 @@
 """``octavo replay``: play what a KV manager recorded, or tell again what an inspector watched, and compare."""
 
+import contextlib
 import itertools
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.failures import CliError
 from cli.foreign import printable
+from cli.options import TlsCaOption, TlsCertificateOption, TlsKeyOption, TlsOption
+
+if TYPE_CHECKING:
+    from kv_manager.replay import Target
+    from service.channels import TlsFiles
 
 
 def replay(
@@ -15,6 +23,10 @@ def replay(
         Path, typer.Argument(help="record written by a KV manager's --record, or exported by an inspector page")
     ],
     target: Annotated[str, typer.Option(help="KV manager to play against, host:port [default: one in here]")] = "",
+    tls: TlsOption = False,
+    tls_ca: TlsCaOption = None,
+    tls_certificate: TlsCertificateOption = None,
+    tls_key: TlsKeyOption = None,
 ) -> None:
     """Play a record against a KV manager and say which answers differ.
 
@@ -23,21 +35,65 @@ def replay(
 
     Exit status 1 when something differs, 2 when the file is no record or is cut off.
     """
-    import grpc
-
-    from cli.calls import explain
-    from kv_manager.replay import main
+    from cli.options import tls_files
     from service.errors import ServiceError
 
+    files = tls_files(wanted=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key)
     if (status := _told_again(file, target)) is not None:
         raise SystemExit(status)
     try:
-        status = main([*([f"--target={target}"] if target else []), "--", str(file)])
-    except grpc.RpcError as error:
-        raise explain(error, target, "KV manager") from error
+        with _manager_at(target, files) as manager:
+            status = _played(file, manager)
     except ServiceError as error:
         raise CliError(f"the manager refuses what was recorded: {error.message}") from error
     raise SystemExit(status)
+
+
+@contextlib.contextmanager
+def _manager_at(target: str, tls: "TlsFiles | None") -> Iterator["Target"]:
+    """The manager to play against; it keeps no pool of the record."""
+    if not target:
+        from kv_manager.core.manager import Manager
+
+        yield Manager()
+        return
+    from cli.calls import channel_to
+    from kv_manager.replay import RemoteTarget
+    from octavo.kv.v1 import kv_manager_pb2_grpc
+
+    with channel_to(target, "KV manager", tls=tls) as channel:
+        remote = RemoteTarget(kv_manager_pb2_grpc.KvManagerServiceStub(channel))
+        try:
+            yield remote
+        finally:
+            remote.leave()
+
+
+def _played(file: Path, manager: "Target") -> int:
+    """Play a record and say what differs; returns the exit status. One that is cut off is played as far as it goes."""
+    from kv_manager import replay as playing
+    from kv_manager.recording import CutRecordError, read_records
+
+    count = different = 0
+    cut = False
+    try:
+        with file.open("rb") as source:
+            for played in playing.replay(read_records(source), manager):
+                count += 1
+                if not played.equal:
+                    different += 1
+                    print(f"{played.kind} {played.step} of pool {printable(repr(played.pool))} differs")
+                    print(f"recorded: {played.recorded}\nreplayed: {played.replayed}")
+    except CutRecordError as error:
+        cut = True
+        print(f"{file}: {error}", file=sys.stderr)
+    except (OSError, ValueError) as error:
+        print(f"{file}: {error}", file=sys.stderr)
+        return 2
+    print(f"{count} records played, {different} answers differ")
+    if different:
+        return 1
+    return 2 if cut else 0
 
 
 def _told_again(file: Path, target: str) -> int | None:

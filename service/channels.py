@@ -104,11 +104,17 @@ def _named(problem: str) -> Iterator[None]:
         raise OSError(problem + reason) from error
 
 
+def _merged(options: Sequence[tuple[str, int | str]]) -> list[tuple[str, int | str]]:
+    """Of an option that is given twice, gRPC takes the first."""
+    usual: dict[str, int | str] = dict(CHANNEL_OPTIONS)
+    return list((usual | dict(options)).items())
+
+
 def open_channel(
     address: str, tls: TlsFiles | None = None, options: Sequence[tuple[str, int | str]] = ()
 ) -> grpc.Channel:
-    """A blocking channel with ``options`` beside the usual ones. Connects lazily."""
-    options = [*CHANNEL_OPTIONS, *options]
+    """A blocking channel with ``options`` beside the usual ones, or in their place. Connects lazily."""
+    options = _merged(options)
     if tls is None:
         return grpc.insecure_channel(address, options)
     return grpc.secure_channel(address, tls.channel_credentials(), options)
@@ -121,12 +127,12 @@ def open_aio_channel(
     *,
     verified_as: str = "",
 ) -> grpc.aio.Channel:
-    """An asyncio channel with ``options`` beside the usual ones. Connects lazily.
+    """An asyncio channel with ``options`` beside the usual ones, or in their place. Connects lazily.
 
     Args:
         verified_as: the name that the server's certificate has to be for; empty for the host of ``address``.
     """
-    options = [*CHANNEL_OPTIONS, *options]
+    options = _merged(options)
     if tls is None:
         return grpc.aio.insecure_channel(address, options)
     if verified_as:

@@ -42,8 +42,6 @@ def estimate(
     Sum by sum: per token, block, sequence and pool, how many blocks and sequences fit, and what other block sizes,
     types and kinds of attention would change. Agrees to the byte with the pool that the model worker allocates.
     """
-    from rich.console import Console
-
     from cli.estimate.built_in import ALIASES, SHAPES
     from cli.estimate.config_file import Given, shape_of_numbers
     from cli.estimate.report import report
@@ -51,6 +49,7 @@ def estimate(
     from cli.estimate.source import find_shape
     from cli.estimate.sums import Sizing
     from cli.estimate.views import view
+    from cli.printing import show
 
     if list_shapes:
         for name, shape in SHAPES.items():
@@ -73,7 +72,4 @@ def estimate(
     if as_json:
         print(json.dumps(report(sizing)))
         return
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = TABLE_WIDTH
-    console.print(view(sizing))
+    show(view(sizing), width=TABLE_WIDTH)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.failures import CliError
+from cli.options import TlsCaOption, TlsCertificateOption, TlsKeyOption, TlsOption
 from cli.simulate.beams import TURNOVER
 
 PAPER_REQUESTS = 3_000
@@ -69,6 +70,10 @@ def simulate(
     address: Annotated[
         str, typer.Option(show_default=False, help="drive the KV manager at host:port; unless said one in this process")
     ] = "",
+    tls: TlsOption = False,
+    tls_ca: TlsCaOption = None,
+    tls_certificate: TlsCertificateOption = None,
+    tls_key: TlsKeyOption = None,
 ) -> None:
     """Serve drawn or traced requests from the real KV manager, and from contiguous allocators of the same memory.
 
@@ -76,8 +81,8 @@ def simulate(
 
     Exit status 1 when the manager's counters and the simulator's differ, or with --paper a figure misses its bounds.
     """
-    from rich.console import Console
-
+    from cli.options import tls_files
+    from cli.printing import show
     from cli.simulate import reports
     from cli.simulate.choices import Choices, named, numbers
     from cli.simulate.costs import DEVICES, SHAPES
@@ -112,7 +117,8 @@ def simulate(
         budget=budget,
         seed=seed,
     )
-    with manager_at(address) as port, bars() as shown:
+    files = tls_files(wanted=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key)
+    with manager_at(address, files) as port, bars() as shown:
         if paper:
             report = reports.paper(port, requests or PAPER_REQUESTS, seed, shown)
         elif trace:
@@ -122,7 +128,7 @@ def simulate(
     if as_json:
         print(json.dumps(report.rows))
     else:
-        Console(highlight=False).print(report.view)
+        show(report.view)
     if plot is not None and report.draw is not None:
         report.draw(plot)
     if not report.holds:

@@ -3,10 +3,13 @@
 import contextlib
 import secrets
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kv_manager.core.manager import Manager
 from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2_grpc, steps_pb2
+
+if TYPE_CHECKING:
+    from service.channels import TlsFiles
 
 
 class ManagerPort(Protocol):
@@ -35,14 +38,15 @@ class RemoteManager:
 
 
 @contextlib.contextmanager
-def manager_at(address: str) -> Iterator[ManagerPort]:
-    """The manager at ``address``, or a new one in this process when that is empty."""
+def manager_at(address: str, tls: "TlsFiles | None" = None) -> Iterator[ManagerPort]:
+    """The manager at ``address``, by TLS where files of it are given, or a new one in this process when that is
+    empty."""
     if not address:
         yield Manager()
         return
     from cli.calls import channel_to
 
-    with channel_to(address, "KV manager") as channel:
+    with channel_to(address, "KV manager", tls=tls) as channel:
         yield RemoteManager(kv_manager_pb2_grpc.KvManagerServiceStub(channel))
 
 

@@ -19,17 +19,16 @@ def tour(
     """
     from rich.console import Console
 
+    from cli.printing import show
     from cli.tour.pool import TourPool
     from cli.tour.scenes import SCENES
     from cli.tour.views import scene_view
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width, fast = WIDTH, True
+    fast = fast or not Console().is_terminal
     pool = TourPool()
     for number, play in enumerate(SCENES, start=1):
         scene = play(pool)
-        console.print(scene_view(number, len(SCENES), scene, pool))
+        show(scene_view(number, len(SCENES), scene, pool), width=WIDTH)
         if not fast and number < len(SCENES):
             wait(scene.seconds)
 

@@ -1,0 +1,46 @@
+"""Who reads what a command prints may leave at any time, as `head` does behind a pipe."""
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any, TextIO, cast
+
+
+class ReaderLeft(Exception):
+    """Nobody reads stdout any more. No OSError: libraries make a failure of their own of a broken pipe."""
+
+
+class _Guarded:
+    """A stream whose broken pipe is ``ReaderLeft``."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError as error:
+            raise ReaderLeft from error
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError as error:
+            raise ReaderLeft from error
+
+
+def guard_stdout() -> None:
+    """Have whatever prints raise ``ReaderLeft`` from now on when nobody reads it."""
+    sys.stdout = cast(TextIO, _Guarded(sys.stdout))
+
+
+def silence_stdout() -> None:
+    """Throw away what was printed and not read, and what is printed later."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
