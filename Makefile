@@ -6,6 +6,8 @@ MODEL ?= models/smollm2
 SERVE ?=
 # Test files that run side by side: half of the tests wait for processes, the other half for a core.
 PROCESSES ?= 2
+# Folders without a unit or property test, which `make check` does not even read.
+WHOLE_STACKS := clients compose e2e kernels/aot kernels/interpret
 BUF ?= npx --yes @bufbuild/buf@1.75.0
 # What was released: clients of these go on working.
 BASELINES := $(wildcard protos/released/*.binpb)
@@ -29,6 +31,8 @@ NO_BROWSER := echo 'SKIPPED: the tests of the inspector page, for want of a brow
 
 # Waiting OpenMP threads sleep: spinning ones starve the services that share the cores.
 export OMP_WAIT_POLICY ?= passive
+# Services start hundreds of times in the tests: what they are made of is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help env model serve check lint test clients-test browser-test compose-test soak inspector-pictures simulate-pictures protos protos-lint protos-baseline map clean
@@ -65,7 +69,7 @@ lint: $(INSTALLED) # ruff, types, who may import whom
 
 check: lint ## quick checks: lint, types, imports, unit and property tests
 	# A tenth of the manager's random lives; `make test` runs them all.
-	OCTAVO_KV_WORLDS=8 $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile -m 'unit or property'
+	OCTAVO_KV_WORLDS=8 $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile -m 'unit or property' $(addprefix --ignore=tests/,$(WHOLE_STACKS))
 
 test: lint $(FETCHED) ## everything but long runs, GPU and containers
 	# Triton reads TRITON_INTERPRET when it is imported, so its interpreter and its compiler have a process each.

@@ -5,12 +5,12 @@ wrong model passes. Windows are shorter than the prompts of the tests. Norms and
 and 0, are drawn too.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import transformers
-from transformers.models.gptj import modeling_gptj
 
 VOCAB = 199
 
@@ -145,7 +145,14 @@ GENERAL: dict[str, Tiny] = {
     ),
 }
 
-if not hasattr(modeling_gptj, "ALL_ATTENTION_FUNCTIONS"):  # it got the attention interface after transformers 5.17
+
+def _has_attention_interface(module: str) -> bool:
+    """Whether a model's module knows it, by its source: to import one takes seconds."""
+    spec = find_spec(module)
+    return spec is not None and "ALL_ATTENTION_FUNCTIONS" in Path(str(spec.origin)).read_text()
+
+
+if not _has_attention_interface("transformers.models.gptj.modeling_gptj"):  # it got it after transformers 5.17
     del GENERAL["gptj"]
 
 FAMILIES: dict[str, Tiny] = NATIVE | GENERAL
