@@ -104,7 +104,7 @@ def _named(problem: str) -> Iterator[None]:
         raise OSError(problem + reason) from error
 
 
-def _merged(options: Sequence[tuple[str, int | str]]) -> list[tuple[str, int | str]]:
+def merged(options: Sequence[tuple[str, int | str]]) -> list[tuple[str, int | str]]:
     """Of an option that is given twice, gRPC takes the first."""
     usual: dict[str, int | str] = dict(CHANNEL_OPTIONS)
     return list((usual | dict(options)).items())
@@ -114,7 +114,7 @@ def open_channel(
     address: str, tls: TlsFiles | None = None, options: Sequence[tuple[str, int | str]] = ()
 ) -> grpc.Channel:
     """A blocking channel with ``options`` beside the usual ones, or in their place. Connects lazily."""
-    options = _merged(options)
+    options = merged(options)
     if tls is None:
         return grpc.insecure_channel(address, options)
     return grpc.secure_channel(address, tls.channel_credentials(), options)
@@ -132,7 +132,7 @@ def open_aio_channel(
     Args:
         verified_as: the name that the server's certificate has to be for; empty for the host of ``address``.
     """
-    options = _merged(options)
+    options = merged(options)
     if tls is None:
         return grpc.aio.insecure_channel(address, options)
     if verified_as:

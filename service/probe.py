@@ -19,9 +19,12 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from service.channels import CHANNEL_OPTIONS, TlsFiles, open_channel
+from service.channels import TlsFiles, merged, open_channel
 
 TIMEOUT_SECONDS = 3.0
+# The one attempt to connect has all the time there is: on a busy machine a handshake may take more than services give
+# theirs, which are tried again.
+ONE_ATTEMPT = [("grpc.min_reconnect_backoff_ms", round(TIMEOUT_SECONDS * 1000))]
 PREFIXES = ("OCTAVO_GATEWAY_", "OCTAVO_WORKER_", "OCTAVO_KV_")
 
 
@@ -56,11 +59,11 @@ def own_identity(environ: Mapping[str, str]) -> TlsFiles:
 
 def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
     if tls is None or tls.ca is not None:
-        return open_channel(address, tls)
+        return open_channel(address, tls, ONE_ATTEMPT)
     shown, name = _shown_by(address, tls)
     _, key, certificate = tls.read()
     credentials = grpc.ssl_channel_credentials(shown.encode(), key, certificate)
-    return grpc.secure_channel(address, credentials, [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", name)])
+    return grpc.secure_channel(address, credentials, merged([*ONE_ATTEMPT, ("grpc.ssl_target_name_override", name)]))
 
 
 def _shown_by(address: str, tls: TlsFiles) -> tuple[str, str]:
