@@ -96,6 +96,15 @@ def test_tenants_reach_the_services_as_a_secret() -> None:
     assert Path(file) == REPOSITORY / "deploy" / "tenants.example.toml"
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_inspector_shows_the_projects_manager_unless_told_otherwise(overlay: str) -> None:
+    name = "OCTAVO_GATEWAY_INSPECT_MANAGERS"
+    usual = services(config("cpu", overlay=overlay, OCTAVO_MODEL="m"))
+    assert usual["gateway"]["environment"][name] == "kv_manager:50052"
+    other = services(config("cpu", overlay=overlay, OCTAVO_MODEL="m", OCTAVO_INSPECT_MANAGERS="10.0.0.1:50052"))
+    assert other["gateway"]["environment"][name] == "10.0.0.1:50052"
+
+
 def test_each_worker_of_a_node_with_two_gpus_has_its_own() -> None:
     found = services(config("gpu", overlay="deploy/compose.gpus.yml", OCTAVO_MODEL="m"))
     devices = [

@@ -17,6 +17,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from gateway import settings as gateway_settings
+
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ["kv_manager", "model_worker", "gateway"]
 GRPC_PORTS = {"gateway": 50050, "model_worker": 50051, "model_worker_cpu": 50051, "kv_manager": 50052}
@@ -274,6 +276,27 @@ def test_keys_are_secrets() -> None:
         service = compose()["services"][name]
         assert service["secrets"] == ["tenants"]
         assert service["environment"][variable] == "${OCTAVO_TENANTS:+/run/secrets/tenants}"
+
+
+INSPECTED = "OCTAVO_GATEWAY_INSPECT_MANAGERS"
+
+
+@pytest.mark.parametrize("tenants", ["", "/run/secrets/tenants"])
+def test_the_inspector_shows_this_manager_and_never_text(
+    tenants: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment = compose()["services"]["gateway"]["environment"]
+    assert environment[INSPECTED] == "${OCTAVO_INSPECT_MANAGERS:-kv_manager:50052}"
+    monkeypatch.chdir(tmp_path)  # where no octavo.toml is
+    monkeypatch.setenv(INSPECTED, defaults()["OCTAVO_INSPECT_MANAGERS"])
+    monkeypatch.setenv("OCTAVO_GATEWAY_TENANTS", tenants)
+    settings = gateway_settings.load([])
+    assert settings.inspect_managers == ("kv_manager:50052",)
+    assert settings.tenants == (Path(tenants) if tenants else None)
+    assert not settings.inspect_tokens
+    # Nor does the manager tell tokens, whatever a gateway allows.
+    manager = [word for word in compose()["services"]["kv_manager"]["command"] if "token" in word]
+    assert manager == []
 
 
 def test_prometheus_looks_where_the_services_tell() -> None:

@@ -317,6 +317,9 @@ def test_the_services_find_each_other(overlay: str) -> None:
     services = of_kind(manifests, "Service")
     gateway, worker = found["gateway"].config, found["model-worker"]
     assert worker.flags["--manager"] == gateway["OCTAVO_GATEWAY_MANAGERS"] == "kv-manager:50052"
+    assert gateway["OCTAVO_GATEWAY_INSPECT_MANAGERS"] == "kv-manager:50052"
+    # The inspector's data is for operators, where anybody has a key; text is for nobody.
+    assert "OCTAVO_GATEWAY_INSPECT_TOKENS" not in gateway
     # A pool for each worker.
     assert worker.flags["--pool"] == "$(POD_NAME)"
     assert services["model-worker"]["spec"]["clusterIP"] == "None"
