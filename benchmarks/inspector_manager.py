@@ -16,6 +16,7 @@ import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 import grpc
 import psutil
@@ -23,7 +24,7 @@ from kv_load import DecodeLoad
 from kv_load_ahead import AheadLoad
 from kv_process import REPOSITORY, manager_process
 
-from octavo.kv.v1 import attach_pb2, kv_manager_pb2_grpc
+from octavo.kv.v1 import attach_pb2, kv_manager_pb2_grpc, steps_pb2
 from service.channels import CHANNEL_OPTIONS
 
 POOL = "pool"
@@ -89,23 +90,32 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 class Decoding:
-    """A manager whose pool is used by sequences that decode."""
+    """A manager whose pool is used by sequences that decode; asked over a stream, as workers do."""
 
     def __init__(self, process: psutil.Process, channel: grpc.Channel, load: DecodeLoad | AheadLoad) -> None:
         self.requests = 0
         self._process = process
         self._load = load
-        self._stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
+        stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
         spec = self._load.spec(self._load.blocks_needed(0))
-        self._load.epoch = self._stub.Attach(iter([attach_pb2.AttachRequest(pool=spec)])).header.epoch
-        self._load.heard(self._stub.Step(self._load.begin()))
+        self._load.epoch = stub.Attach(iter([attach_pb2.AttachRequest(pool=spec)])).header.epoch
+        self._asked: SimpleQueue[steps_pb2.StepRequest | None] = SimpleQueue()
+        self._answers = stub.Steps(iter(self._asked.get, None))
+        self._ask(self._load.begin())
         self._began = 0.0
 
     def step(self) -> None:
         """A step of the worker, with a request where it needs one."""
         if (request := self._load.next_request()) is not None:
             self.requests += 1
-            self._load.heard(self._stub.Step(request))
+            self._ask(request)
+
+    def end(self) -> None:
+        self._asked.put(None)
+
+    def _ask(self, request: steps_pb2.StepRequest) -> None:
+        self._asked.put(request)
+        self._load.heard(next(self._answers))
 
     def begin(self) -> None:
         self._began = cpu_seconds(self._process)
@@ -149,6 +159,8 @@ def measure_manager(sequences: int, steps: int, step_seconds: float, rounds: int
             costs.append((alone.spent() / steps, watched.spent() / steps))
         read, requests = viewer.read_bytes - before, watched.requests - requests
         viewer.close()
+        for manager in (alone, watched):
+            manager.end()
     added = [behind - front for front, behind in costs]
     print(
         "\n| sequences | step ms | requests a step | steps | manager's CPU us a step, alone | with a viewer | "

@@ -2,16 +2,21 @@
 
 Nothing is recorded until somebody watches, and then only the kinds watched. Every kind is counted on its own, and a
 watcher's numbers are the sum over its kinds: they grow by exactly one per event it hears, so it can see a gap itself.
+
+    a step       notes what it changed; its answer waits for no more
+    ``settle``   makes numbered entries of the notes, before anybody reads: what blocks have become is looked up then,
+                 once for all the steps since
+    ``message``  makes an entry a message, when the first watcher hears it
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from kv_manager.core.events import Cleared, Event, Removed, Stored
-from octavo.kv.v1 import common_pb2, watch_pb2
+from kv_manager.core.events import Cleared, Event, Removed, Stored, Table
+from octavo.kv.v1 import common_pb2, steps_pb2, watch_pb2
 
 if TYPE_CHECKING:
     from kv_manager.core.block_ids import BlockIds
@@ -25,6 +30,23 @@ KINDS = (
 
 REMEMBERED_EVENTS = 16_384
 """Events kept for watchers that come back or read slowly; who asks for older ones gets a snapshot instead."""
+
+
+class Noted(NamedTuple):
+    """What a step has changed.
+
+    Attributes:
+        events: with their kinds.
+        grown: the answer, when its grants say whole how the tables have changed.
+        filled: sequences that filled blocks.
+        starts: their committed lengths before.
+    """
+
+    step: int
+    events: list[tuple[int, Event]]
+    grown: steps_pb2.StepResponse | None = None
+    filled: Sequence[int] = ()
+    starts: Sequence[int] = ()
 
 
 class Entry:
@@ -89,7 +111,8 @@ class Journal:
 
     Attributes:
         pool: names it, without a step.
-        blocks: blocks touched since the last step was recorded, when somebody watches blocks.
+        blocks: blocks touched since blocks were told last.
+        noted: steps of which no entries were made yet.
         dropped: why the pool is gone; None while it lives.
         ids: the token ids of blocks to come, None when the operator did not allow them to be told.
     """
@@ -98,6 +121,7 @@ class Journal:
     blocks: set[int] = field(default_factory=set)
     dropped: str | None = None
     ids: "BlockIds | None" = None
+    noted: list[Noted] = field(default_factory=list)
     _entries: deque[Entry] = field(default_factory=deque)
     _recorded: int = 0
     _counts: dict[int, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
@@ -138,36 +162,61 @@ class Journal:
         self.add(watch_pb2.EVENT_KIND_CACHE, Cleared())
 
     def add(self, kind: int, event: Event) -> None:
-        """Something happened; it is told when the step is recorded."""
+        """Something happened; it is told when the step is over."""
         if kind in self._active:
             self._fresh.append((kind, event))
 
-    def record(self, step: int) -> None:
-        """The step is over: number what happened in it and wake the watchers."""
-        self.blocks.clear()
-        if not self._fresh:
+    def note(
+        self,
+        step: int,
+        grown: steps_pb2.StepResponse | None = None,
+        filled: Sequence[int] = (),
+        starts: Sequence[int] = (),
+    ) -> None:
+        """The step is over: keep what happened in it, see ``Noted``, and wake the watchers."""
+        if watch_pb2.EVENT_KIND_BLOCKS not in self._active:
+            self.blocks.clear()
+        if not (self._fresh or grown or self.blocks):
+            return
+        if self.ids is not None:
+            for _, event in self._fresh:
+                if isinstance(event, Stored):
+                    event.learn(self.ids)
+        self.noted.append(Noted(step, self._fresh, grown, filled, starts))
+        self._fresh = []
+        for watcher in self._watchers:
+            watcher.notify()
+
+    def settle(self) -> list[Noted]:
+        """Make entries of what was noted, but of the blocks. Returns the notes."""
+        noted, self.noted = self.noted, []
+        for each in noted:
+            events = each.events
+            if each.grown is not None and watch_pb2.EVENT_KIND_TABLES in self._active:
+                grants = sorted((grant.seq, grant.first_index, grant.blocks[:]) for grant in each.grown.grants)
+                tables = [Table(seq, index, blocks) for seq, index, blocks in grants if blocks]
+                events = events + [(watch_pb2.EVENT_KIND_TABLES, table) for table in tables]
+            self.record(each.step, events)
+        return noted
+
+    def record(self, step: int, events: list[tuple[int, Event]]) -> None:
+        """Number what happened in a step."""
+        if not events:
             return
         header = common_pb2.ResponseHeader()
         header.CopyFrom(self.pool)
         header.step = step
-        for kind, event in self._fresh:
-            if self.ids is not None and isinstance(event, Stored):
-                event.learn(self.ids)
+        for kind, event in events:
             self._counts[kind] += 1
             self._entries.append(Entry(kind, event, header))
-        self._recorded += len(self._fresh)
-        self._fresh.clear()
+        self._recorded += len(events)
         while len(self._entries) > REMEMBERED_EVENTS:
             self._entries.popleft()
         self._retire()
-        self._wake()
 
     def drop(self, reason: str) -> None:
         """The pool is gone; every watcher hears it and ends."""
         self.dropped = reason
-        self._wake()
-
-    def _wake(self) -> None:
         for watcher in self._watchers:
             watcher.notify()
 

@@ -18,7 +18,7 @@ from kv_manager.core.journal import KINDS, Interest
 from kv_manager.core.lease import Lease
 from kv_manager.core.pool import Pool
 from kv_manager.core.slices import Item, Sliced, at_once
-from kv_manager.core.step_notes import record_changes
+from kv_manager.core.step_notes import settle
 from kv_manager.core.watching import Watch
 from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2, lookup_pb2, steps_pb2, watch_pb2
 from service.channels import MAX_MESSAGE_BYTES
@@ -255,7 +255,7 @@ class Manager:
             raise cache_in_use(len(pool.sequences))
         cleared = pool.blocks.clear_digests()
         if pool.journal is not None:
-            record_changes(pool, pool.journal, {})
+            pool.journal.note(pool.step)
         return kv_manager_pb2.ResetPrefixCacheResponse(header=pool.header(), cleared_blocks=cleared)
 
     def drain(self, request: kv_manager_pb2.DrainRequest) -> kv_manager_pb2.DrainResponse:
@@ -281,6 +281,7 @@ class Manager:
     def _drop(self, name: str, reason: str) -> None:
         pool = self._tenures.pop(name).pool
         if pool.journal is not None:
+            settle(pool, pool.journal)
             pool.journal.drop(reason)
 
     def _pool(self, name: str) -> Pool:

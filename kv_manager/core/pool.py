@@ -12,7 +12,7 @@ from kv_manager.core.journal import Journal
 from kv_manager.core.prefix import TOKEN_BYTES
 from kv_manager.core.quotas import Quota
 from kv_manager.core.sequence import Sequence
-from kv_manager.core.step_notes import Before, record_step
+from kv_manager.core.step_notes import Before, note_step
 from kv_manager.core.step_work import StepWork
 from kv_manager.core.validation import validate_step
 from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
@@ -160,7 +160,7 @@ class Pool:
             room.serve(self, work)
         self.fill_stats(work.response.stats)
         if self.journal is not None and before is not None:
-            record_step(self, self.journal, work, before)
+            note_step(self, self.journal, work, before)
         self._last_request, self._last_response = data, work.response
         self.torn = False
         return work.response

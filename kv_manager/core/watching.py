@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from kv_manager.core.journal import Entry, Interest, Watcher
 from kv_manager.core.slices import SLICE_BLOCKS, Sliced
 from kv_manager.core.snapshots import snapshot
+from kv_manager.core.step_notes import settle
 from octavo.kv.v1 import watch_pb2
 
 if TYPE_CHECKING:
@@ -34,11 +35,14 @@ class Watch:
         self.ended = False
         self._pool = pool
         self._journal = pool.watch()
+        settle(pool, self._journal)
         self._watcher = self._journal.open(interest, after, notify)
 
     def poll(self) -> Sliced[watch_pb2.WatchResponse]:
         """What happened since, or the state now for one who cannot be told step by step."""
         journal, watcher = self._journal, self._watcher
+        if journal.dropped is None:
+            settle(self._pool, journal)
         if not journal.lost(watcher):
             yield from self._unheard()
         elif journal.dropped is None:

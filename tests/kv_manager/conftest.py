@@ -62,7 +62,7 @@ def _run(*arguments: str) -> Iterator[ManagerProcess]:
                 yield ManagerProcess(process, ready["grpc"], ready["metrics"], channel, started, log)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 @pytest.fixture(scope="session")

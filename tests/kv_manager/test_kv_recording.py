@@ -223,7 +223,7 @@ def test_what_cannot_be_recorded_is_served(run_manager):
         with urllib.request.urlopen(f"http://{manager.metrics}/metrics") as answer:
             assert "\noctavo_kv_recording 0.0\n" in answer.read().decode()
         manager.process.terminate()
-        assert manager.process.wait(20) == 0
+        assert manager.process.wait(60) == 0
         (line,) = manager.log()
         assert '"ERROR"' in line
         assert "the record ends here" in line
@@ -235,7 +235,7 @@ def test_a_restarted_manager_keeps_the_record_before(run_manager, tmp_path):
     path.write_bytes(b"what went wrong yesterday")
     with run_manager("--metrics", "", "--record", str(path), "--log-level", "info") as manager:
         manager.process.terminate()
-        assert manager.process.wait(20) == 0
+        assert manager.process.wait(60) == 0
         assert f"recording to {path}.1" in "\n".join(manager.log())
     assert path.read_bytes() == b"what went wrong yesterday"
     assert list(read_records((tmp_path / "life.record.1").open("rb"))) == []

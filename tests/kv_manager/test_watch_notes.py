@@ -6,15 +6,18 @@ import struct
 import pytest
 from kv_world import World
 from test_kv_worlds import REGIMES
+from test_watching import Mirror
 
 from kv_manager.core import watching
 from kv_manager.core.journal import KINDS
 from kv_manager.core.manager import Manager
+from kv_manager.core.pool import Pool
 from kv_manager.core.slices import at_once
 from octavo.kv.v1 import attach_pb2, steps_pb2, watch_pb2
 
 pytestmark = pytest.mark.property
 
+EACH_STEP = (watch_pb2.EVENT_KIND_CACHE, watch_pb2.EVENT_KIND_TABLES, watch_pb2.EVENT_KIND_SEQUENCES)
 CHOSEN = (
     "everything",
     "everything, samples",
@@ -27,7 +30,7 @@ CHOSEN = (
 
 
 def told(regime, seed, every):
-    """All events of a life, as bytes: read after every so many steps."""
+    """All events of a life but those of blocks, as bytes: read after every so many steps."""
     manager, watches, events, steps = Manager(), [], [], 0
 
     def read():
@@ -39,7 +42,7 @@ def told(regime, seed, every):
         epoch = manager.attach(parts).header.epoch
         if watches:
             read()  # to the end of the pool before
-        watches.append(manager.watch(watch_pb2.WatchRequest(pool="world", kinds=KINDS), lambda: None))
+        watches.append(manager.watch(watch_pb2.WatchRequest(pool="world", kinds=EACH_STEP), lambda: None))
         read()
         return epoch
 
@@ -56,10 +59,59 @@ def told(regime, seed, every):
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_what_is_read_late_is_what_was_so_then(name):
-    """An event says what its step has left behind, however many steps later it is made a message."""
+    """Digests, tables and sequences: what a step has left behind, however many steps later it is made a message."""
     heard = [told(REGIMES[name], seed, 1) for seed in range(6)]
     assert [told(REGIMES[name], seed, 9) for seed in range(6)] == heard
     assert sum(map(len, heard)) > 100
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_blocks_that_many_steps_change_are_told_once_as_they_then_are(name):
+    """Whoever reads every seventh step agrees with the pool then, and hears of blocks at most once for the seven."""
+    told = read = 0
+    for seed in range(4):
+        manager, mirrors = Manager(), []
+
+        def attach(spec, live, manager=manager, mirrors=mirrors):
+            parts = [attach_pb2.AttachRequest(pool=spec)]
+            parts += [attach_pb2.AttachRequest(sequences=attach_pb2.LiveSequences(sequences=[each])) for each in live]
+            epoch = manager.attach(parts).header.epoch
+            mirrors.append(Mirror(manager, KINDS).read_all())
+            return epoch
+
+        world, steps = World(REGIMES[name], random.Random(seed), attach, manager.step), 0
+        while not world.finished:
+            world.tick()
+            steps += 1
+            if steps % 7 == 0:
+                events = at_once(mirrors[-1].watch.poll())
+                for event in events:
+                    mirrors[-1].hear(event)
+                mirrors[-1].agrees(manager.pools()[0])
+                assert sum(event.HasField("blocks") for event in events) <= 1  # no pool has more than EVENT_BLOCKS
+                told += any(event.HasField("blocks") for event in events)
+                read += 1
+    assert told > read / 2
+
+
+def test_a_step_that_fails_half_way_is_not_told(monkeypatch):
+    """It has changed the table's blocks when it fails: its pool is dropped, and watchers hear no more than that."""
+    manager = Manager()
+    spec = attach_pb2.PoolSpec(pool="world", worker_id="w", num_blocks=64, block_size=1, reuse_regime=1)
+    epoch = manager.attach([attach_pb2.AttachRequest(pool=spec)]).header.epoch
+    watch = manager.watch(watch_pb2.WatchRequest(pool="world", kinds=KINDS), lambda: None)
+    assert at_once(watch.poll())[-1].snapshot.last
+    admit = steps_pb2.Admit(seq=1, token_ids=bytes(12), num_tokens=3)
+    pool = manager.pools()[0]
+
+    def fail(pool, stats):
+        raise RuntimeError
+
+    monkeypatch.setattr(Pool, "fill_stats", fail)
+    with pytest.raises(RuntimeError):
+        manager.step(steps_pb2.StepRequest(pool="world", epoch=epoch, step=1, admits=[admit]))
+    assert pool.blocks.referenced_blocks == 3
+    assert [event.WhichOneof("event") for event in at_once(watch.poll())] == ["pool_dropped"]
 
 
 def test_a_long_batch_is_made_in_slices(monkeypatch):
