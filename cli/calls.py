@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from importlib import resources
 from typing import TypeVar
 
-# Read when gRPC loads: what its core prints of a failed connection is said below, in one line.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+# As `service` has it, which the order of imports puts behind gRPC here: what fails is said below, in one line.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 from google.rpc import error_details_pb2

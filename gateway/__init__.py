@@ -10,3 +10,5 @@
 - ``servicer``: the gRPC surface; ``http``: OpenAI's HTTP API beside it
 - ``settings``, ``metrics``, ``app``: configuration, Prometheus, start and drain
 """
+
+import service  # noqa: F401 - before gRPC, as it says there

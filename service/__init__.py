@@ -10,3 +10,9 @@
 - ``tracing``, ``traced_calls``: OpenTelemetry, off unless asked for
 - ``process``: the ready line and the parent-death signal
 """
+
+import os
+
+# Read when gRPC is loaded, so this package comes before it. By default its core writes a raw line about everyone who
+# calls a TLS port in plain text, between the JSON of our logs; what it calls an error it still writes.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
