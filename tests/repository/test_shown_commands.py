@@ -1,17 +1,14 @@
-"""Every command and picture of the pages is real, and something runs or makes it."""
+"""Every command that the pages show is one, and something runs it."""
 
-import ast
-import importlib
 import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import command_checks
 import pytest
-from shown_commands import PAGES, PROGRAM, ROOT, Command, blocks, commands, inline, parsed, text_of, typed
+from shown_commands import PAGES, PROGRAM, ROOT, Command, blocks, commands, parsed, typed
 
 from gateway.tenancy.keys import digest_of
 
@@ -67,8 +64,6 @@ RUN_BY: list[tuple[str, str, str]] = [
 ]
 FENCED = [command for command in commands() if command.fenced]
 NAMED = [command for command in commands() if not command.fenced]
-# Files that a reader makes, or a service finds: octavo.toml, .env.
-MADE = {"octavo.toml"}
 
 
 def runner_of(command: Command) -> str:
@@ -157,111 +152,6 @@ def test_something_runs_it(command: Command) -> None:
 def test_nothing_is_listed_that_no_page_shows() -> None:
     shown = [(command.page, shlex.join(command.words)) for command in FENCED]
     assert [row for row in RUN_BY if not any(row[0] == page and line.startswith(row[1]) for page, line in shown)] == []
-
-
-# --- what a line names beside commands
-
-
-def tracked() -> list[str]:
-    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.split()
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_files_that_a_page_names_exist(page: str) -> None:
-    files = tracked()
-    folders, names = {file.split("/")[0] for file in files}, {Path(file).name for file in files} | MADE
-    for word in (word.strip("',()").partition("::")[0] for code in inline(page) for word in code.split()):
-        if word.split("/")[0] in folders and "/" in word and re.fullmatch(r"[\w./*-]+", word):
-            assert (ROOT / word).exists() or any(ROOT.glob(word)), word
-        elif re.fullmatch(r"test_\w+\.py|\w+\.(?:sh|toml|yml|proto|js|mjs)", word):
-            assert word in names, word
-    for link in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", text_of(page)):
-        assert (ROOT / page).parent.joinpath(link).exists(), link
-
-
-def options(command: Any) -> set[str]:
-    own = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    return own.union(*map(options, getattr(command, "commands", {}).values()))
-
-
-@pytest.fixture(scope="module")
-def flags() -> set[str]:
-    """Of services, commands, benchmarks and conformance suites."""
-    services = "".join(command_checks.help_of(module) for module in (*command_checks.SERVICES, "service.probe"))
-    scripts = [command_checks.Arguments(path.read_text()).known for path in (ROOT / "benchmarks").rglob("*.py")]
-    suites = command_checks.suite_flags("tests/conformance/gateway", "tests/conformance/kv_manager")
-    return set(re.findall(r"--[a-z][a-z-]+", services)) | options(command_checks.octavo()) | suites.union(*scripts)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_flags_that_a_page_names_exist(page: str, flags: set[str]) -> None:
-    other = {"docker", "kubectl", "pip", "curl"}
-    spans = [code for code in inline(page) if code.split()[0] not in other]
-    named = {flag for code in spans for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", code)}
-    # Options of docker compose, where one is named alone.
-    assert named - flags <= {"--profile", "--wait", "--scale"}, named - flags
-
-
-# --- Python
-
-
-def python_blocks() -> list[tuple[str, str]]:
-    """(page, source); of a dialogue, what is typed."""
-    found = []
-    for page in PAGES:
-        for block in blocks(page):
-            if block.language == "python":
-                lines = block.text.splitlines()
-                typed_lines = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
-                found.append((page, "\n".join(typed_lines or lines)))
-    return found
-
-
-@pytest.mark.parametrize(("page", "source"), python_blocks())
-def test_python_that_is_shown_compiles_and_names_what_there_is(page: str, source: str) -> None:
-    tree = ast.parse(source)
-    modules: dict[str, Any] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules |= {alias.asname or alias.name: importlib.import_module(alias.name) for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                origin = importlib.import_module(str(node.module))
-                value = getattr(origin, alias.name, None) or importlib.import_module(f"{node.module}.{alias.name}")
-                modules[alias.asname or alias.name] = value
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
-            assert hasattr(modules[node.value.id], node.attr), f"{page}: {node.value.id}.{node.attr}"
-
-
-# --- pictures
-
-
-def pictures() -> list[tuple[str, str]]:
-    """(page, the file from the root) of every picture."""
-    found = [(page, name) for page in PAGES for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text_of(page))]
-    return [(page, (ROOT / page).parent.joinpath(name).resolve().relative_to(ROOT).as_posix()) for page, name in found]
-
-
-@pytest.mark.parametrize(("page", "picture"), pictures())
-def test_a_target_makes_each_picture(page: str, picture: str) -> None:
-    assert (ROOT / picture).is_file()
-    makefile = (ROOT / "Makefile").read_text()
-    recipes = dict(re.findall(r"^([a-z-]+-pictures):.*\n((?:\t.*\n)+)", makefile, flags=re.MULTILINE))
-    assert len(recipes) >= 2
-    made = [name for name, recipe in recipes.items() if re.search(rf"\b{re.escape(picture)}\b", recipe)]
-    for name, recipe in recipes.items():
-        for script in re.findall(r"\S+\.py", recipe):
-            if Path(picture).parent == Path(script).parent:
-                source = (ROOT / script).read_text()
-                made += [name] * (f'take(browser, "{Path(picture).stem}")' in source)
-    assert made, f"no target makes {picture}"
-
-
-def test_no_picture_lies_unseen() -> None:
-    files = {file for file in tracked() if file.startswith("docs/") and Path(file).suffix in (".png", ".svg")}
-    assert files == {picture for _, picture in pictures()}
 
 
 # --- what is run here
