@@ -151,7 +151,7 @@ class LabModel:
         eos: Iterable[int] = config.eos_token_ids
         reader = RequestReader(ModelLimits(config.vocab_size, most, frozenset(eos), max_sequences), self._grammars)
         engine.start()
-        assert ready.get(timeout=30)
+        assert ready.get(timeout=120)
         try:
             yield Lab(engine, reader, progress)
         finally:

@@ -41,7 +41,7 @@ class LeavingClient:
         self.left_at = time.monotonic()
         self._cut()
 
-    def join(self, seconds: float = 30.0) -> None:
+    def join(self, seconds: float = 120.0) -> None:
         """Wait until it has left or was answered."""
         self._thread.join(seconds)
         assert not self._thread.is_alive(), "the client has not heard of its end"

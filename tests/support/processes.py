@@ -45,8 +45,9 @@ class ServiceProcess:
             env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **(environ or {})},
             start_new_session=True,
         )
-        for target in (self._read_stdout, self._read_stderr):
-            threading.Thread(target=target, daemon=True).start()
+        self._readers = [threading.Thread(target=read, daemon=True) for read in (self._read_stdout, self._read_stderr)]
+        for reader in self._readers:
+            reader.start()
 
     def _read_stdout(self) -> None:
         assert self.process.stdout is not None
@@ -75,11 +76,11 @@ class ServiceProcess:
                 self.ready = json.loads(line)
                 return self
 
-    def wait_log(self, text: str, seconds: float = 30.0) -> list[str]:
-        """The lines of stderr that hold a text, at least one."""
+    def wait_log(self, text: str, seconds: float = 60.0, *, beside: str = "") -> list[str]:
+        """The lines of stderr that hold a text, and another one beside it; at least one."""
 
         def found() -> list[str]:
-            return [line for line in self.log if text in line]
+            return [line for line in self.log if text in line and beside in line]
 
         with self._logged:
             assert self._logged.wait_for(found, seconds), f"{self.module} logged no {text!r}:\n{self.tail()}"
@@ -96,8 +97,8 @@ class ServiceProcess:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def stop(self, seconds: float = 30.0) -> int:
-        """SIGTERM, and SIGKILL for whoever does not listen. Returns the exit status."""
+    def stop(self, seconds: float = 60.0) -> int:
+        """SIGTERM, and SIGKILL for whoever does not listen. Returns the exit status, with the log read to its end."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
@@ -105,7 +106,10 @@ class ServiceProcess:
                 self.process.wait(seconds)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
-        return self.process.wait()
+        status = self.process.wait()
+        for reader in self._readers:
+            reader.join(seconds)  # children that live on hold the pipes open
+        return status
 
     def __enter__(self) -> "ServiceProcess":
         return self

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,7 +91,7 @@ def _cached(folder: Path, cache: Path, kind: str, key: list[Any], run: Callable[
         stored: Reference = json.loads(file.read_text())
         return stored
     made = run(transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
-    part = file.with_suffix(".part")
+    part = file.with_suffix(f".{os.getpid()}.part")  # another process may write the same
     part.write_text(json.dumps(made))
     part.rename(file)
     return made

@@ -42,7 +42,7 @@ class Post:
         """Wait until the process serves."""
         self.address = self.process.wait_ready().address
 
-    def end(self, by: signal.Signals, seconds: float = 60.0) -> int:
+    def end(self, by: signal.Signals, seconds: float = 180.0) -> int:
         """End the process. Returns its exit status."""
         self.process.signal(by)
         return self.process.process.wait(seconds)
