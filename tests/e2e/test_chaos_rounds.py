@@ -37,9 +37,12 @@ from service.channels import open_aio_channel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model]
 
-STREAMS, PROMPT, OUTPUT = 16, 24, 160
+# A stream has a second to go when the service is struck, also where a token takes no more than one or two milliseconds.
+STREAMS, PROMPT, OUTPUT = 16, 24, 640
 # Tokens of every stream when the service is struck.
-STRUCK_AT = (5, OUTPUT // 2)
+STRUCK_AT = (5, 80)
+# One worker holds all streams while the other is away, and a second sample: 17 * 42 blocks of 16.
+BLOCKS, CONTEXT = 800, 1_024
 FROZEN_SECONDS = 5.0
 WHOLE_SECONDS = 10.0
 CI_SEED = 20_261_130
@@ -51,8 +54,8 @@ SWAP = "swap manager"
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandingFleet]:
     with ExitStack() as stack:
-        model = byte_model(tmp_path_factory.mktemp("tiny") / "model", max_position_embeddings=512)
-        yield StandingFleet(model, stack)
+        model = byte_model(tmp_path_factory.mktemp("tiny") / "model", max_position_embeddings=CONTEXT)
+        yield StandingFleet(model, stack, worker={"num-blocks": BLOCKS})
 
 
 @pytest.fixture(scope="module")

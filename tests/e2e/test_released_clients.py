@@ -6,6 +6,7 @@ today's worker on it writes the same tokens as on today's.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,13 +27,17 @@ from service.channels import open_channel
 pytestmark = [pytest.mark.e2e, pytest.mark.model]
 
 PROMPT = "The rain in Spain"
-WORKER = {"num-blocks": 64, "block-size": 4, "dtype": "float32", "threads": 1}
+WORKER = {"num-blocks": 2_048, "block-size": 4, "dtype": "float32", "threads": 1}
+# 8 streams of 24 + 40 tokens would take 8 * 16 blocks, and 3 samples more.
+SMALL = {"num-blocks": 64}
+OUTPUT = 40
 OPTIONS = {"max_tokens": 12, "temperature": 1.0, "seed": 5, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return byte_model(tmp_path_factory.mktemp("tiny") / "bytes")
+    # An answer without a limit takes seconds.
+    return byte_model(tmp_path_factory.mktemp("tiny") / "bytes", max_position_embeddings=8_192)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +171,7 @@ def test_a_released_gateway_drives_the_worker(clients: Clients) -> None:
     """What a gateway of that time sends a worker of today."""
     message = clients.message
     described = clients.call("worker.v1.WorkerService.GetModel", message("worker.v1.GetModelRequest"))
-    assert (described.block_size, described.num_blocks) == (4, 64)
+    assert (described.block_size, described.num_blocks) == (4, 2_048)
     pieces = list(clients.call("worker.v1.WorkerService.GetTokenizer", message("worker.v1.GetTokenizerRequest")))
     assert "tokenizer.json" in {piece.name for piece in pieces}
     fields = {
@@ -252,15 +257,23 @@ def sampled(responses: list[Any]) -> dict[int, list[int]]:
     return tokens
 
 
-def all_kinds(worker: worker_pb2_grpc.WorkerServiceStub) -> tuple[list[Any], worker_pb2.GetStatsResponse]:
-    """Greedy, seeded, forked and shared, on a pool that is too small for all at once.
+def all_kinds(process: ServiceProcess) -> tuple[list[Any], worker_pb2.GetStatsResponse]:
+    """Greedy, seeded, forked and shared; on a ``SMALL`` pool the eight that come at once are too many."""
+    with open_channel(process.address) as channel:
+        return answers_of(worker_pb2_grpc.WorkerServiceStub(channel), process)
 
-    8 streams of 24 + 40 tokens would take 8 * 16 of the 64 blocks, and 3 samples more.
-    """
+
+def answers_of(
+    worker: worker_pb2_grpc.WorkerServiceStub, process: ServiceProcess
+) -> tuple[list[Any], worker_pb2.GetStatsResponse]:
     prompt = list(range(24))
-    one_by_one = [worker_request(prompt, 40, seed=seed, n=n) for seed, n in ((None, 1), (3, 1), (4, 3), (None, 1))]
+    one_by_one = [worker_request(prompt, OUTPUT, seed=seed, n=n) for seed, n in ((None, 1), (3, 1), (4, 3), (None, 1))]
     answers: list[Any] = [sampled(list(worker.Generate(request))) for request in one_by_one]
-    at_once = [worker.Generate(worker_request([*range(place, 24 + place)], 40, seed=place)) for place in range(8)]
+    prompts = [[*range(place, 24 + place)] for place in range(8)]
+    # Stopped, it finds all of them when it goes on, and none has ended when the last one comes.
+    process.signal(signal.SIGSTOP)
+    at_once = [worker.Generate(worker_request(ids, OUTPUT, seed=place)) for place, ids in enumerate(prompts)]
+    process.signal(signal.SIGCONT)
     answers += [sampled(list(call)) for call in at_once]
     return answers, worker.GetStats(worker_pb2.GetStatsRequest())
 
@@ -281,17 +294,15 @@ def test_the_build_is_the_released_one(build: Build) -> None:
 
 
 def test_a_released_manager_serves_todays_worker(stack: Stack, model: Path, build: Build) -> None:
-    with open_channel(stack.worker.address) as channel:
-        expected, _ = all_kinds(worker_pb2_grpc.WorkerServiceStub(channel))
+    expected, _ = all_kinds(stack.worker)
     with ServiceProcess(
         "kv_manager", "--listen=127.0.0.1:0", "--metrics=", environ=build.environ, folder=build.folder
     ) as manager:
         manager.wait_ready()
-        flags = {**WORKER, "model": model, "manager": manager.address, "listen": "127.0.0.1:0", "metrics": ""}
+        where = {"model": model, "manager": manager.address, "listen": "127.0.0.1:0", "metrics": ""}
+        flags = {**WORKER, **SMALL, **where}
         with ServiceProcess("model_worker", *[f"--{name}={value}" for name, value in flags.items()]) as worker:
-            worker.wait_ready()
-            with open_channel(worker.address) as channel:
-                found, stats = all_kinds(worker_pb2_grpc.WorkerServiceStub(channel))
+            found, stats = all_kinds(worker.wait_ready())
     assert found == expected
     assert stats.preemptions > 0
     assert stats.prefix_hits > 0

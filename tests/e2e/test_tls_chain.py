@@ -60,10 +60,10 @@ def generate(channel: grpc.Channel) -> str:
 
 CALLS: dict[str, Callable[[grpc.Channel], Any]] = {
     "manager": lambda channel: kv_manager_pb2_grpc.KvManagerServiceStub(channel).ListPools(
-        inspect_pb2.ListPoolsRequest(), timeout=20
+        inspect_pb2.ListPoolsRequest(), timeout=60
     ),
     "worker": lambda channel: worker_pb2_grpc.WorkerServiceStub(channel).GetModel(
-        worker_pb2.GetModelRequest(), timeout=20
+        worker_pb2.GetModelRequest(), timeout=60
     ),
     "gateway": generate,
 }
@@ -102,4 +102,4 @@ def test_http_demands_a_certificate_too(stack: Stack, authority: Authority, stra
                 assert json.load(response)["usage"]["completion_tokens"] == 4
             continue
         with pytest.raises(OSError, match=r"(?i)certificate|alert|handshake|reset|EOF|closed|unknown ca"):
-            urllib.request.urlopen(request, timeout=20, context=context).read()
+            urllib.request.urlopen(request, timeout=60, context=context).read()

@@ -26,8 +26,10 @@ WORKER = "octavo.worker.v1.WorkerService/Generate"
 PARTS = ("queue", "prefill", "decode")
 
 BLOCK = 16
-# 12 blocks hold 192 tokens: one request of 16 + 150 fits, two of them do not.
-FLAGS = {"num-blocks": 12, "block-size": BLOCK, "host-memory-mib": 0, "threads": 1, "served-name": "tiny"}
+# 200 blocks hold 3,200 tokens: one request of 16 + 2,500 fits, two of them do not. Whatever held up the test's own
+# process for a second, the first is still there when the second comes.
+BLOCKS, LONG = 200, 2_500
+FLAGS = {"num-blocks": BLOCKS, "block-size": BLOCK, "host-memory-mib": 0, "threads": 1, "served-name": "tiny"}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def stack(receiver: Receiver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    model = byte_model(tmp_path_factory.mktemp("traced"))
+    model = byte_model(tmp_path_factory.mktemp("traced"), max_position_embeddings=BLOCKS * BLOCK)
     on = {"tracing": "true"}
     with pytest.MonkeyPatch.context() as environ:
         environ.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{receiver.address}")
@@ -131,7 +133,7 @@ def test_preemptions_are_events_and_breaks_in_the_steps(gateway: Any, receiver: 
     clients = [Client(), Client()]
 
     def run(client: Client) -> int:
-        request = prompt_request("y" * BLOCK, 150)
+        request = prompt_request("y" * BLOCK, LONG)
         request.request_id = ""
         return int(list(gateway.Generate(request, metadata=client.metadata, timeout=120))[-1].usage.preemptions)
 
@@ -199,7 +201,7 @@ def test_errors_are_told_and_the_callers_mistakes_are_no_faults(gateway: Any, st
     assert not refused.is_error
 
     client = Client()
-    stream = gateway.Generate(prompt_request("x", 190), metadata=client.metadata, timeout=60)
+    stream = gateway.Generate(prompt_request("x", LONG), metadata=client.metadata, timeout=60)
     next(stream)
     stream.cancel()
     trace = receiver.trace(client.trace_id, GENERATE, WORKER, WORKER)
@@ -231,7 +233,7 @@ def test_log_lines_of_both_services_name_the_request_and_its_trace(
     assert list(gateway.Generate(request, metadata=client.metadata, timeout=60))
     receiver.trace(client.trace_id, GENERATE, WORKER, WORKER)
     for process, ended in ((stack.gateway, "generation ended"), (stack.worker, "request ended")):
-        process.wait_log(ended)
+        process.wait_log(ended, beside="find-me")
         lines = [json.loads(line) for line in process.wait_log("find-me")]
         assert any(line["message"].startswith(ended) for line in lines)
         assert all((line["request_id"], line["trace_id"]) == ("find-me", client.trace_id) for line in lines)

@@ -65,6 +65,7 @@ def test_a_worker_comes_by_announcing_itself_and_goes_when_it_drains(tmp_path: P
                 assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
                 watch.cancel()
                 assert worker.stop() == 0
+                gateway.wait_log(" left")
                 # One that is only unwell would be listed, with no worker that is ready.
                 listed = gateway_pb2_grpc.GatewayServiceStub(channel).ListModels(gateway_pb2.ListModelsRequest())
                 assert not listed.models
