@@ -4,7 +4,7 @@ import json
 import socket
 from typing import Any, NamedTuple
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 
 
 class Answer(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from gateway_http import Http, post_of, read_answer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 COMPLETIONS = "/v1/completions"
 ENDLESS = {"prompt": "abc", "max_tokens": 1_000_000, "ignore_eos": True, "stream": True}
@@ -46,8 +46,8 @@ def test_a_slow_reader_holds_the_worker_back(start_worker: Any, start_gateway: A
 def test_sigterm_lets_streams_finish_and_ends_what_outlives_the_grace(start_worker: Any, start_gateway: Any) -> None:
     """B91, over HTTP."""
     worker = start_worker("--token-seconds", "0.01")
-    gateway, http = started(start_gateway, worker, "--grace-seconds", "2")
-    # 50 tokens of 10 ms end within the 2 s; a million do not.
+    gateway, http = started(start_gateway, worker, "--grace-seconds", "4")
+    # 50 tokens of 10 ms end within the 4 s; a million do not.
     short = http.open(COMPLETIONS, {**ENDLESS, "max_tokens": 50})
     long = http.open(COMPLETIONS, ENDLESS)
     silent = http.open(COMPLETIONS, {**ENDLESS, "stream": False})
@@ -62,7 +62,7 @@ def test_sigterm_lets_streams_finish_and_ends_what_outlives_the_grace(start_work
     assert (json.loads(last.removeprefix("data: "))["error"]["code"], rest) == ("shutting_down", "")
     refused = read_answer(silent)
     assert (refused.status, refused.error["code"], refused.headers["retry-after"]) == (503, "shutting_down", "1")
-    assert gateway.process.wait(10) == 0
+    assert gateway.process.wait(60) == 0
     for connection in (short, long, silent):
         connection.close()
     with pytest.raises(ConnectionRefusedError):
@@ -76,12 +76,12 @@ def test_health_follows_the_worker(start_worker: Any, start_gateway: Any) -> Non
     assert http.get("/health").status == 200
     # The toy's switch: it answers that it is not ready, which the gateway sees within a second.
     worker.signal(signal.SIGUSR1)
-    gateway.wait_health(serving=False, seconds=10)
+    gateway.wait_health(serving=False)
     assert (http.get("/health").status, http.get("/livez").status) == (503, 200)
     refused = http.post(COMPLETIONS, {"prompt": "abc"})
     assert (refused.status, refused.error["type"], refused.headers["retry-after"]) == (503, "server_error", "1")
     worker.signal(signal.SIGUSR1)
-    gateway.wait_health(serving=True, seconds=10)
+    gateway.wait_health(serving=True)
     assert http.get("/health").status == 200
 
 
@@ -97,9 +97,9 @@ def test_tls_holds_for_http_too(start_worker: Any, start_gateway: Any, tmp_path:
     url = f"https://{http.address[0]}:{http.address[1]}/health"
     context = ssl.create_default_context(cafile=str(certificate))
     with pytest.raises(OSError, match=r"(?i)certificate required|handshake|reset|EOF|closed"):
-        urllib.request.urlopen(url, timeout=10, context=context).read()
+        urllib.request.urlopen(url, timeout=60, context=context).read()
     context.load_cert_chain(certificate, key)
-    with urllib.request.urlopen(url, timeout=10, context=context) as response:
+    with urllib.request.urlopen(url, timeout=60, context=context) as response:
         assert response.status == 200
     # Plain text is no way in.
     with http.connect() as connection:
@@ -114,7 +114,7 @@ def test_an_address_that_is_taken_is_named_and_an_empty_one_is_none(start_worker
         [sys.executable, "-m", "gateway", "--listen", "127.0.0.1:0", "--http-listen", taken],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (1, "")

@@ -32,7 +32,7 @@ byte_tokenizer = importlib.util.module_from_spec(_spec)
 sys.modules["byte_tokenizer"] = byte_tokenizer
 _spec.loader.exec_module(byte_tokenizer)
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 
 
 class Child:

@@ -21,6 +21,9 @@ from service.errors import error_info_of
 
 pytestmark = pytest.mark.e2e
 
+# A process may take a while to start.
+PATIENT = ("--migration-wait-seconds", "90")
+
 
 class Answer(NamedTuple):
     """One answer, put together."""
@@ -44,7 +47,7 @@ def two(start_worker: Any, start_gateway: Any) -> Callable[..., tuple[Any, Any, 
     return start
 
 
-def begin(gateway: Any, prompt: str | list[int], timeout: float = 30, **options: Any) -> Any:
+def begin(gateway: Any, prompt: str | list[int], timeout: float = 120, **options: Any) -> Any:
     request = gateway_pb2.GenerateRequest(options=gateway_pb2.GenerateOptions(**options))
     if isinstance(prompt, str):
         request.prompt = prompt
@@ -109,7 +112,7 @@ def test_streams_go_on_where_their_worker_ended(
 ) -> None:
     first = start_worker("--halt-after", str(after))
     second_address = f"127.0.0.1:{free_port}"
-    gateway = start_gateway(f"{first.address},{second_address}")
+    gateway = start_gateway(f"{first.address},{second_address}", *PATIENT)
     gateway.wait_event("ready")
     streams = Streams(gateway, after)
     for _ in range(streams.count):
@@ -155,12 +158,12 @@ def test_streams_go_on_where_their_worker_ended(
 
 def test_answers_over_http_go_on_and_tell(start_worker: Any, start_gateway: Any) -> None:
     first = start_worker("--halt-after", "4")
-    gateway = start_gateway(first.address)
+    gateway = start_gateway(first.address, *PATIENT)
     url = f"http://{gateway.wait_event('ready')['http']}/v1/completions"
     body = json.dumps({"prompt": "abc", "max_tokens": 9}).encode()
     request = urllib.request.Request(url, body, {"content-type": "application/json"})
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(lambda: json.load(urllib.request.urlopen(request, timeout=30)))
+        answer = pool.submit(lambda: json.load(urllib.request.urlopen(request, timeout=120)))
         kill_when_halted(first)
         first.process.wait()
         start_worker("--listen", first.address)
@@ -187,7 +190,7 @@ def test_samples_chosen_at_the_end_are_not_told_twice(start_worker: Any, start_g
 def test_a_worker_that_leaves_is_no_loss(two: Any) -> None:
     # More departures than a request may lose workers: each worker brings two tokens and leaves.
     leaving = ("--leave-after", "2")
-    _, _, gateway = two(leaving, ("--max-worker-losses", "0", "--migration-wait-seconds", "30"), leaving)
+    _, _, gateway = two(leaving, ("--max-worker-losses", "0", *PATIENT), leaving)
     answer = answers(begin(gateway, "abc", max_tokens=6))[0]
     assert (answer.text, answer.last.usage.migrations) == ("abcabc", 2)
     paused = [gateway.wait_for(lambda event: event.get("message", "").startswith("a request pauses")) for _ in range(2)]
@@ -212,7 +215,7 @@ def test_a_request_that_kills_its_workers_is_given_up(start_worker: Any, start_g
 
 def test_a_worker_that_comes_back_takes_its_own_streams(start_worker: Any, start_gateway: Any) -> None:
     first = start_worker("--halt-after", "4")
-    gateway = start_gateway(first.address)
+    gateway = start_gateway(first.address, *PATIENT)
     gateway.wait_event("ready")
     stream = begin(gateway, "abc", max_tokens=9)
     kill_when_halted(first)
@@ -247,7 +250,7 @@ def test_the_deadline_ends_the_pause(start_worker: Any, start_gateway: Any) -> N
     first = start_worker("--halt-after", "3")
     gateway = start_gateway(first.address, "--migration-wait-seconds", "60")
     gateway.wait_event("ready")
-    stream = begin(gateway, "abc", max_tokens=9, timeout=1.0)
+    stream = begin(gateway, "abc", max_tokens=9, timeout=3.0)
     kill_when_halted(first)
     assert failure(stream).code() is grpc.StatusCode.DEADLINE_EXCEEDED
     gateway.wait_for(lambda event: event.get("message") == "generation ended: not finished")
@@ -255,7 +258,7 @@ def test_the_deadline_ends_the_pause(start_worker: Any, start_gateway: Any) -> N
 
 def pauses(page: str) -> dict[str, float]:
     """What the metrics page says of pauses, zeros left out."""
-    with urllib.request.urlopen(page, timeout=30) as response:
+    with urllib.request.urlopen(page, timeout=60) as response:
         lines = [line.split() for line in response.read().decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines if "_pauses" in name and "_total" in name and float(value)}
 

@@ -162,14 +162,18 @@ def test_prompts_of_one_body_share_its_name(gateway: Any, worker: Any) -> None:
 
 
 def test_who_is_refused_by_a_drain_hears_the_name(gateway: Any) -> None:
-    running = gateway.stub.Generate(asked(max_tokens=5_000, ignore_eos=True), metadata=metadata(), timeout=60)
+    running = gateway.stub.Generate(asked(max_tokens=100_000, ignore_eos=True), metadata=metadata(), timeout=60)
     next(running)
     gateway.signal(signal.SIGTERM)
     gateway.wait_for(lambda event: "draining" in str(event.get("message")))
-    call = gateway.stub.Generate(asked(), metadata=metadata("late"), timeout=60)
-    with pytest.raises(grpc.RpcError) as caught:
-        list(call)
-    # Within the first moment it is the gateway that answers, later the transport.
-    if status_of(caught.value) is not None:
-        assert trailer_of(caught.value).startswith("late-")
+    # The log line comes a moment before the door closes: a call may still get in. Who does not is answered by the
+    # gateway within the first moment, by the transport later.
+    refused: grpc.RpcError | None = None
+    while refused is None:
+        try:
+            list(gateway.stub.Generate(asked(), metadata=metadata("late"), timeout=60))
+        except grpc.RpcError as error:
+            refused = error
+    if status_of(refused) is not None:
+        assert trailer_of(refused).startswith("late-")
     running.cancel()

@@ -22,7 +22,7 @@ def probe(address: str, *flags: object, **variables: object) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OCTAVO_")}
     environment |= {name: str(value) for name, value in variables.items()}
     command = [sys.executable, "-m", "service.probe", address, *map(str, flags)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     return done.returncode, done.stderr
 
 

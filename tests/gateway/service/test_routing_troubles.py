@@ -20,7 +20,7 @@ TWO_TOKENS = gateway_pb2.GenerateRequest(prompt="abc", options=gateway_pb2.Gener
 def outcome(gateway: Any) -> str:
     """ "OK" or the code of one request."""
     try:
-        assert len(list(gateway.stub.Generate(TWO_TOKENS, timeout=30))) == 2
+        assert len(list(gateway.stub.Generate(TWO_TOKENS, timeout=60))) == 2
     except grpc.RpcError as error:
         return str(error.code().name)
     return "OK"
@@ -69,15 +69,15 @@ def test_a_request_that_failed_before_its_first_token_goes_to_another_worker(
 def test_a_frozen_manager_holds_up_three_requests_and_is_asked_again_later(
     start_worker: Callable[..., Any], start_manager: Callable[..., Any], start_gateway: Callable[..., Any]
 ) -> None:
-    """Each of the three waits for the lookup's 0.2 s; then requests go by load, until the manager answers a trial."""
+    """Each of the three waits for the lookup's second; then requests go by load, until the manager answers a trial."""
     workers, manager = [start_worker(), start_worker()], start_manager()
     addresses = ",".join(worker.address for worker in workers)
-    gateway = start_gateway(addresses, "--managers", manager.address, "--routing-lookup-seconds", "0.2")
+    gateway = start_gateway(addresses, "--managers", manager.address, "--routing-lookup-seconds", "1")
     both_ready(gateway, *workers)
     assert outcome(gateway) == "OK"
     manager.signal(signal.SIGSTOP)
-    assert all(timed(gateway) >= 0.2 for _ in range(3))
-    assert min(timed(gateway) for _ in range(3)) < 0.2
+    assert all(timed(gateway) >= 1 for _ in range(3))
+    assert min(timed(gateway) for _ in range(3)) < 1
     gateway.wait_for(lambda event: "does not say what is cached" in event.get("message", ""))
     manager.signal(signal.SIGCONT)
     with ThreadPoolExecutor(1) as pool:

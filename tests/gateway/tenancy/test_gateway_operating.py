@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from octavo.gateway.v1 import gateway_pb2, operator_pb2, operator_pb2_grpc
 from service.errors import error_info_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 ENDLESS = 1_000_000
 KEYS = {"boss": "boss-key-0123456789", "plain": "plain-key-0123456789"}
@@ -32,7 +32,7 @@ CALLS: dict[str, Message] = {
 def operate(gateway: Any, method: str, key: str = "") -> Any:
     metadata = [("authorization", f"Bearer {KEYS[key]}")] if key else None
     stub = operator_pb2_grpc.OperatorServiceStub(gateway.channel)
-    return getattr(stub, method)(CALLS[method], timeout=30, metadata=metadata)
+    return getattr(stub, method)(CALLS[method], timeout=60, metadata=metadata)
 
 
 def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
@@ -93,7 +93,8 @@ def test_what_operators_see(gateway: Any) -> None:
 
 
 def test_a_drain_refuses_what_is_new_and_cuts_nothing_off(gateway: Any) -> None:
-    stream = generate(gateway, "plain", max_tokens=200)
+    # Of 10 ms each: five seconds.
+    stream = generate(gateway, "plain", max_tokens=500)
     next(stream)
     assert operate(gateway, "Drain", "boss").running_calls == 1
     gateway.wait_health(serving=False)
@@ -104,16 +105,16 @@ def test_a_drain_refuses_what_is_new_and_cuts_nothing_off(gateway: Any) -> None:
     over_http = gateway.http.post("/v1/completions", body, authorization=f"Bearer {KEYS['plain']}")
     assert over_http.status == 503
     assert json.loads(over_http.body)["error"]["code"] == "shutting_down"
-    assert len(list(stream)) == 199
+    assert len(list(stream)) == 499
     assert operate(gateway, "Drain", "boss").running_calls == 0
     # A worker that comes back meanwhile does not make it ready again; only its end makes room for the next one.
     for said in ("cannot be used", "is ready"):
         gateway.worker.signal(signal.SIGUSR1)
         gateway.wait_for(lambda event, said=said: f"worker {gateway.worker.address} {said}" in event.get("message", ""))
-    health = health_pb2_grpc.HealthStub(gateway.channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+    health = health_pb2_grpc.HealthStub(gateway.channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
     assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
     gateway.signal(signal.SIGTERM)
-    assert gateway.process.wait(30) == 0
+    assert gateway.process.wait(60) == 0
 
 
 def test_without_tenants_anybody_may_look_and_nobody_may_drain(start_worker: Any, start_gateway: Any) -> None:

@@ -21,7 +21,7 @@ from gateway.servicer import SERVICE
 from octavo.gateway.v1 import gateway_pb2
 from service.errors import error_info_of, status_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 HERE = Path(__file__).resolve().parent
 ENDLESS = 1_000_000
@@ -32,7 +32,7 @@ KEYS = {name: f"{name}-key-0123456789" for name in ("plain", "boss", "rated", "s
 ROWS = {
     "plain": "weight = 1",
     "boss": "operator = true\nbest_priority = -5",
-    "rated": "requests_per_second = 0.5\nburst = 2",
+    "rated": "requests_per_second = 0.02\nburst = 2",
     "single": "concurrent_requests = 1",
     "metered": "tokens_per_minute = 100",
     "small": "max_prompt_tokens = 4\nmax_tokens = 6",
@@ -150,13 +150,13 @@ def test_no_method_is_served_without_a_key_but_health_and_reflection(gateway: An
             ([("authorization", f"Basic {KEYS['plain']}")], "MISSING_API_KEY"),
             ([("x-api-key", KEYS["plain"][:-1])], "INVALID_API_KEY"),
         ):
-            error = failure(call(b"\xff no message", timeout=10, metadata=metadata))
+            error = failure(call(b"\xff no message", timeout=60, metadata=metadata))
             assert (error.code(), reason(error)) == (grpc.StatusCode.UNAUTHENTICATED, said), method.name
-    health = health_pb2_grpc.HealthStub(gateway.channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+    health = health_pb2_grpc.HealthStub(gateway.channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
     assert health.status == health_pb2.HealthCheckResponse.SERVING
     reflection = reflection_pb2_grpc.ServerReflectionStub(gateway.channel)
     listed = next(
-        reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=10)
+        reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]), timeout=60)
     )
     assert SERVICE in {service.name for service in listed.list_services_response.service}
 
@@ -164,7 +164,7 @@ def test_no_method_is_served_without_a_key_but_health_and_reflection(gateway: An
 def test_a_key_is_taken_in_either_header(gateway: Any) -> None:
     request = gateway_pb2.ListModelsRequest()
     for metadata in (bearer("plain"), [("authorization", f"bearer  {KEYS['plain']} ")], [("x-api-key", KEYS["plain"])]):
-        assert [model.id for model in gateway.stub.ListModels(request, timeout=10, metadata=metadata).models] == [
+        assert [model.id for model in gateway.stub.ListModels(request, timeout=60, metadata=metadata).models] == [
             "bytes"
         ]
 
@@ -220,15 +220,15 @@ def test_requests_beyond_the_rate_hear_when_to_come_again(gateway: Any) -> None:
         list(open_stream(gateway, "rated", max_tokens=1))
     error = failure(open_stream(gateway, "rated", max_tokens=1))
     assert (error.code(), reason(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")
-    # One per 2 s: less what passed since the second call.
-    assert 0 < retry_seconds(error) <= 2
+    # One per 50 s: less what passed since the second call.
+    assert 0 < retry_seconds(error) <= 50
     answer = gateway.http.post(COMPLETIONS, {"prompt": "abc", "max_tokens": 1}, authorization=f"Bearer {KEYS['rated']}")
     assert (answer.status, answer.error["type"], answer.error["code"]) == (
         429,
         "rate_limit_error",
         "rate_limit_exceeded",
     )
-    assert answer.headers["retry-after"] in ("1", "2")
+    assert 0 < int(answer.headers["retry-after"]) <= 50
     assert metric(gateway, "octavo_gateway_tenant_refused_total", "rated", reason="RATE_LIMITED") == 2
     # Another tenant is not held up.
     list(open_stream(gateway, "plain", max_tokens=1))
@@ -253,20 +253,20 @@ def _until(true: Any) -> None:
 
 
 def test_tokens_are_reserved_and_what_was_not_used_returns(gateway: Any) -> None:
-    # 3 + 97 tokens take the whole minute's 100, but the prompt's own last token stops the answer after 3.
-    options = gateway_pb2.GenerateOptions(max_tokens=97, stop_token_ids=[ord("c") - 33])
-    request = gateway_pb2.GenerateRequest(prompt="abc", options=options)
-    *_, last = gateway.stub.Generate(request, timeout=30, metadata=bearer("metered"))
-    assert last.usage.completion_tokens == 3
+    # 40 + 60 tokens take the whole minute's 100, but the prompt's own last token stops the answer after 40.
+    options = gateway_pb2.GenerateOptions(max_tokens=60, stop_token_ids=[ord("c") - 33])
+    request = gateway_pb2.GenerateRequest(prompt="x" * 39 + "c", options=options)
+    *_, last = gateway.stub.Generate(request, timeout=60, metadata=bearer("metered"))
+    assert last.usage.completion_tokens == 40
     error = failure(open_stream(gateway, "metered", max_tokens=97))
     assert reason(error) == "TOKENS_LIMITED"
-    # 6 of 100 were spent and come back at 100 per 60 s, less what passed since.
-    assert 0 < retry_seconds(error) <= 6 * 60 / 100
+    # 80 of 100 were spent and come back at 100 per 60 s, less what passed since.
+    assert 0 < retry_seconds(error) <= 80 * 60 / 100
     never = failure(open_stream(gateway, "metered", max_tokens=98))
     assert (never.code(), reason(never)) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
     assert "max_tokens: " in never.details()
-    assert metric(gateway, "octavo_gateway_tenant_tokens_total", "metered", kind="prompt") == 3
-    assert metric(gateway, "octavo_gateway_tenant_tokens_total", "metered", kind="generated") == 3
+    assert metric(gateway, "octavo_gateway_tenant_tokens_total", "metered", kind="prompt") == 40
+    assert metric(gateway, "octavo_gateway_tenant_tokens_total", "metered", kind="generated") == 40
 
 
 def test_prompts_and_answers_longer_than_the_tenants_are_named(gateway: Any) -> None:
@@ -276,7 +276,7 @@ def test_prompts_and_answers_longer_than_the_tenants_are_named(gateway: Any) -> 
         assert error.details().startswith(f"{field}: ")
     # Without a number of its own an answer gets what its tenant may have.
     request = gateway_pb2.GenerateRequest(prompt="abc", options=gateway_pb2.GenerateOptions(ignore_eos=True))
-    *_, last = gateway.stub.Generate(request, timeout=30, metadata=bearer("small"))
+    *_, last = gateway.stub.Generate(request, timeout=60, metadata=bearer("small"))
     assert last.usage.completion_tokens == 6
 
 
@@ -393,10 +393,10 @@ def test_a_file_that_changes_is_read_and_one_that_is_broken_is_not(gateway: Any)
     assert "the tenants stay as they were" in log["message"]
     assert "tenants.plain.weight" in log["message"]
     assert KEYS["plain"] not in log["message"]
-    gateway.stub.ListModels(request, timeout=10, metadata=bearer("plain"))
+    gateway.stub.ListModels(request, timeout=60, metadata=bearer("plain"))
     gateway.tenants.write_text(tenants_file({name: row for name, row in ROWS.items() if name != "plain"}))
     gateway.wait_for(lambda event: f"{len(ROWS) - 1} tenants read" in str(event.get("message")))
     with pytest.raises(grpc.RpcError) as caught:
-        gateway.stub.ListModels(request, timeout=10, metadata=bearer("plain"))
+        gateway.stub.ListModels(request, timeout=60, metadata=bearer("plain"))
     assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    gateway.stub.ListModels(request, timeout=10, metadata=bearer("boss"))
+    gateway.stub.ListModels(request, timeout=60, metadata=bearer("boss"))
