@@ -1,6 +1,5 @@
 """Every command that the pages show is one, and something runs it."""
 
-import re
 import shlex
 import shutil
 import subprocess
@@ -10,13 +9,11 @@ import command_checks
 import pytest
 from shown_commands import PAGES, PROGRAM, ROOT, Command, blocks, commands, parsed, typed
 
-from gateway.tenancy.keys import digest_of
-
 pytestmark = pytest.mark.unit
 
 README, COMPOSE, CLUSTER = "tests/repository/test_readme.py", "make compose-test", "tests/repository/test_kubernetes.py"
 OPERATING, SIMULATE = "tests/cli/test_operator_commands.py", "tests/cli/test_simulate_command.py"
-PRINTED = "tests/cli/test_command_pages.py"
+PRINTED, TENANTS = "tests/cli/test_command_pages.py", "tests/repository/test_tenants_page.py"
 # What runs a command that a block shows: page, how the command begins, and the test or target. Where neither a test nor
 # a target does, why not.
 RUN_BY: list[tuple[str, str, str]] = [
@@ -48,12 +45,12 @@ RUN_BY: list[tuple[str, str, str]] = [
     ("docs/scaling.md", "", "not run: beside another engine, in an environment of its own"),
     ("docs/simulate.md", "octavo simulate --trace", "make simulate-pictures"),
     ("docs/simulate.md", "octavo simulate", SIMULATE),
-    ("docs/tenants.md", "openssl", "tests/repository/test_shown_commands.py"),
-    ("docs/tenants.md", "printf", "tests/repository/test_shown_commands.py"),
-    ("docs/tenants.md", "sha256sum", "tests/repository/test_shown_commands.py"),
+    ("docs/tenants.md", "openssl", TENANTS),
+    ("docs/tenants.md", "printf", TENANTS),
+    ("docs/tenants.md", "sha256sum", TENANTS),
     ("docs/tenants.md", "python -m", "tests/e2e/test_tenants.py"),
-    ("docs/tenants.md", "octavo", "tests/cli/test_api_keys.py"),
-    ("docs/tenants.md", "curl", "tests/gateway/tenancy/test_tenants_process.py"),
+    ("docs/tenants.md", "octavo", TENANTS),
+    ("docs/tenants.md", "curl", TENANTS),
     ("docs/tenants.md", "grpcurl", "not run: another project's client, tests/clients has others"),
     ("docs/tour.md", "octavo tour", PRINTED),
     ("docs/vllm_face.md", "octavo serve", README),
@@ -165,13 +162,3 @@ def test_the_build_that_env_names_is_changed_by_the_command(tmp_path: Path) -> N
     subprocess.run(command.words, cwd=tmp_path, check=True)
     changed = [(old, new) for old, new in zip(before, env.read_text().splitlines(), strict=True) if old != new]
     assert changed == [("OCTAVO_TAG_KV_MANAGER=latest", "OCTAVO_TAG_KV_MANAGER=next")]
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="the page draws keys by openssl, which is not installed")
-def test_a_key_and_its_digest_are_what_the_tenants_file_wants() -> None:
-    (block,) = [one for one in blocks("docs/tenants.md") if "openssl" in one.text]
-    drawn, hashed = [line for line in typed(block) if re.match(r"key=|printf", line)]
-    script = f"{drawn}\n{hashed}\nprintf %s $key"
-    digest, key = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()
-    assert len(bytes.fromhex(key)) == 32
-    assert bytes.fromhex(digest.split()[0]) == digest_of(key)
