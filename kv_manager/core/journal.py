@@ -6,7 +6,7 @@ watcher's numbers are the sum over its kinds: they grow by exactly one per event
     a step       notes what it changed; its answer waits for no more
     ``settle``   makes numbered entries of the notes, before anybody reads: what blocks have become is looked up then,
                  once for all the steps since
-    ``message``  makes an entry a message, when the first watcher hears it
+    ``tell``     makes an entry a message, when the first watcher hears it
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from kv_manager.core.events import Cleared, Event, Removed, Stored, Table
+from kv_manager.core.events import Cleared, Event, Removed, Stored
 from octavo.kv.v1 import common_pb2, steps_pb2, watch_pb2
 
 if TYPE_CHECKING:
@@ -49,6 +49,20 @@ class Noted(NamedTuple):
     starts: Sequence[int] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """What somebody watches.
+
+    Attributes:
+        token_ids: whether to tell the ids of stored blocks, as far as the operator allowed it.
+        batched: whether several events may come in one message.
+    """
+
+    kinds: frozenset[int]
+    token_ids: bool = False
+    batched: bool = False
+
+
 class Entry:
     """An event, not numbered yet: its number is each watcher's own.
 
@@ -65,29 +79,24 @@ class Entry:
         self._header = header
         self._told: watch_pb2.WatchResponse | None = None
 
-    def message(self) -> watch_pb2.WatchResponse:
-        """The event without a number; made once, whoever hears it. Not to be changed."""
-        if self._event is not None:
-            self._told, self.weight = watch_pb2.WatchResponse(), self._event.weight
-            self._event.write(self._told)
-            self._told.header.CopyFrom(self._header)
-            self._event = None
-        assert self._told is not None
-        return self._told
+    def tell(self, interest: Interest, response: watch_pb2.WatchResponse) -> None:
+        """Say the event in an empty message, but for its number.
 
-
-@dataclass(frozen=True, slots=True)
-class Interest:
-    """What somebody watches.
-
-    Attributes:
-        token_ids: whether to tell the ids of stored blocks, as far as the operator allowed it.
-        batched: whether several events may come in one message.
-    """
-
-    kinds: frozenset[int]
-    token_ids: bool = False
-    batched: bool = False
+        The first message is kept for watchers to come, so nobody may change what it says.
+        """
+        event = self._event
+        if event is None:
+            assert self._told is not None
+            response.CopyFrom(self._told)
+        else:
+            event.write(response)
+            response.header.CopyFrom(self._header)
+            self._event, self._told, self.weight = None, response, event.weight
+        if self.kind == watch_pb2.EVENT_KIND_CACHE and not interest.token_ids and response.stored.token_ids:
+            if response is self._told:  # others ask for them
+                self._told = watch_pb2.WatchResponse()
+                self._told.CopyFrom(response)
+            response.stored.ClearField("token_ids")
 
 
 @dataclass(slots=True, eq=False)
@@ -187,16 +196,9 @@ class Journal:
         for watcher in self._watchers:
             watcher.notify()
 
-    def settle(self) -> list[Noted]:
-        """Make entries of what was noted, but of the blocks. Returns the notes."""
+    def take_noted(self) -> list[Noted]:
+        """The notes of which no entries were made yet; the caller makes them."""
         noted, self.noted = self.noted, []
-        for each in noted:
-            events = each.events
-            if each.grown is not None and watch_pb2.EVENT_KIND_TABLES in self._active:
-                grants = sorted((grant.seq, grant.first_index, grant.blocks[:]) for grant in each.grown.grants)
-                tables = [Table(seq, index, blocks) for seq, index, blocks in grants if blocks]
-                events = events + [(watch_pb2.EVENT_KIND_TABLES, table) for table in tables]
-            self.record(each.step, events)
         return noted
 
     def record(self, step: int, events: list[tuple[int, Event]]) -> None:

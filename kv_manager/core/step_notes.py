@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kv_manager.core.events import Blocks, Life, Table
-from kv_manager.core.journal import Journal, Noted
+from kv_manager.core.journal import Journal
 from kv_manager.core.sequence import Sequence
 from kv_manager.core.step_work import StepWork
 from kv_manager.core.views import Glance
@@ -66,28 +66,30 @@ def note_step(pool: "Pool", journal: Journal, work: StepWork, before: Before) ->
 
 def settle(pool: "Pool", journal: Journal) -> None:
     """Make entries of what was noted, so that it can be read: every step's events, then the blocks as they are now."""
-    noted = journal.settle()
+    ends: dict[int, int] = {}
+    for note in journal.take_noted():
+        grown = []
+        if note.grown is not None:
+            grown = [Table(grant.seq, grant.first_index, grant.blocks[:]) for grant in note.grown.grants]
+            grown.sort()
+        events = note.events
+        if journal.records(watch_pb2.EVENT_KIND_TABLES):
+            events = [*events, *[(watch_pb2.EVENT_KIND_TABLES, table) for table in grown if table.blocks]]
+        journal.record(note.step, events)
+        for _, event in note.events:
+            if isinstance(event, Table):
+                grown.append(event)
+        for seq, first_index, _ in grown:
+            ends[seq] = min(first_index, ends.get(seq, first_index))
+        for seq, start in zip(note.filled, note.starts, strict=True):
+            index = start // pool.block_size
+            ends[seq] = min(index, ends.get(seq, index))
     if journal.blocks and not pool.torn:
-        changed, ends = sorted(journal.blocks), _ends(pool, noted)
+        changed = sorted(journal.blocks)
         journal.blocks.clear()
         for start in range(0, len(changed), EVENT_BLOCKS):
             blocks = Blocks.of(pool, changed[start : start + EVENT_BLOCKS], ends)
             journal.record(pool.step, [(watch_pb2.EVENT_KIND_BLOCKS, blocks)])
-
-
-def _ends(pool: "Pool", noted: list[Noted]) -> dict[int, int]:
-    """The tables that have grown and whose blocks were filled, from the first such entry on."""
-    ends: dict[int, int] = {}
-    for note in noted:
-        for _, event in note.events:
-            if isinstance(event, Table):
-                ends[event.seq] = min(event.first_index, ends.get(event.seq, event.first_index))
-        for grant in note.grown.grants if note.grown is not None else ():
-            ends[grant.seq] = min(grant.first_index, ends.get(grant.seq, grant.first_index))
-        for seq, start in zip(note.filled, note.starts, strict=True):
-            index = start // pool.block_size
-            ends[seq] = min(index, ends.get(seq, index))
-    return ends
 
 
 def _lives(pool: "Pool", work: StepWork, before: Before) -> Iterator[Life]:

@@ -95,10 +95,8 @@ def _batches(entries: list[Entry], watcher: Watcher) -> Sliced[watch_pb2.WatchRe
 def _tell(entry: Entry, watcher: Watcher, response: watch_pb2.WatchResponse) -> None:
     """Say an event to a watcher, in an empty message, by its next number."""
     watcher.sequence += 1
-    response.CopyFrom(entry.message())
+    entry.tell(watcher.interest, response)
     response.sequence = watcher.sequence
-    if not watcher.interest.token_ids and entry.kind == watch_pb2.EVENT_KIND_CACHE and response.HasField("stored"):
-        response.stored.ClearField("token_ids")
 
 
 def _closed(batch: watch_pb2.WatchResponse) -> watch_pb2.WatchResponse:
