@@ -26,16 +26,24 @@ JSON_STYLE: "JsonCompileOptions" = {"whitespace_flexible": False, "item_separato
 # Units of the compiler's lexer. The first is for the grammar and the first mask together: 200,000 suffice 64 tools of
 # which eight have 200 properties each, and the most takes 0.2 s, on the thread that reads the request.
 # The second is for a mask in a step, where every stream waits: schemas need 5,000, a regex such as (\w+\s?){1,100}
-# 200,000, which take it 10 ms. The worst take 0.23 s for as much, once: a text whose effort ran out ends.
+# 200,000, which take it 10 ms. A vast repetition of one letter, (a{1000}){1000}, would take 0.23 s for as much, for it
+# makes a state of the lexer for each letter. Their number is bounded too, which leaves it 0.1 s, once: a text whose
+# effort ran out ends. Others make as many only in a counted string, as of "maxLength": one for each of its characters.
 FIRST_MASK_EFFORT = 250_000
 MASK_EFFORT = 200_000
-LIMITS = LLParserLimits(initial_lexer_fuel=FIRST_MASK_EFFORT, step_lexer_fuel=MASK_EFFORT, verbose_errors=False)
+MAX_STATES = 50_000
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=FIRST_MASK_EFFORT,
+    step_lexer_fuel=MASK_EFFORT,
+    max_lexer_states=MAX_STATES,
+    verbose_errors=False,
+)
 TOO_COMPLEX = (
     f"too complex: allowed are {FIRST_MASK_EFFORT} units of the compiler's work at the start of a text and "
     f"{MASK_EFFORT} at a token; ask for less repetition, or for fewer parts"
 )
 # How the compiler tells of a limit.
-LIMITS_TOLD = ("limit for this grammar", "initial_lexer_fuel")
+LIMITS_TOLD = ("limit for this grammar", "initial_lexer_fuel", "too many states")
 # How far the start of a text is tried.
 TRIED_TOKENS = 4
 

@@ -13,7 +13,7 @@ from sampling_reference import Row
 from tokenizers import Tokenizer
 
 from gateway.grammars import MAX_CHOICES, one_of
-from model_worker.sampling.grammar import FIRST_MASK_EFFORT, GrammarCompiler, GrammarError
+from model_worker.sampling.grammar import FIRST_MASK_EFFORT, MAX_STATES, GrammarCompiler, GrammarError
 from model_worker.sampling.params import SamplingParams, StopConditions
 from model_worker.sampling.sampler import ALL_BANNED, Sampler
 
@@ -212,9 +212,12 @@ def test_large_grammars_of_real_life_stay_within_the_limits(compiler: GrammarCom
             break
 
 
-def test_a_mask_that_becomes_too_complex_ends_its_text_alone(tokenizer: Tokenizer, compiler: GrammarCompiler) -> None:
+@pytest.mark.parametrize("vast", [VAST, "(a{3000}b){3000}", "((ab){1000}){1000}", "a{100000}"])
+def test_a_mask_that_becomes_too_complex_ends_its_text_alone(
+    tokenizer: Tokenizer, compiler: GrammarCompiler, vast: str
+) -> None:
     # Ten free letters hide the rest from who tries the start of a text.
-    hidden = Row(SamplingParams(0, grammar=compiler.compile("regex", f"[xy]{{10}}{VAST}")))
+    hidden = Row(SamplingParams(0, grammar=compiler.compile("regex", f"[xy]{{10}}{vast}")))
     simple = Row(SamplingParams(0, grammar=compiler.compile("regex", "z{30}")))
     begun = time.thread_time()
     for _ in range(20):
@@ -225,8 +228,19 @@ def test_a_mask_that_becomes_too_complex_ends_its_text_alone(tokenizer: Tokenize
             break
         hidden.tokens.append(ended.token)
     assert ended.problem == ALL_BANNED + "the grammar"
-    assert re.fullmatch("[xy]{10}a*", text(tokenizer, hidden))
-    assert time.thread_time() - begun < 2  # 0.3 s
+    assert re.fullmatch("[xy]{10}[ab]*", text(tokenizer, hidden))
+    assert time.thread_time() - begun < 2  # 0.2 s
+
+
+def test_a_counted_string_is_as_long_as_its_states_allow(compiler: GrammarCompiler) -> None:
+    """A state for each character: 20,000 are less than the bound, and a schema may well ask for them."""
+    assert MAX_STATES > 2 * 20_000
+    grammar = compiler.compile("json_schema", json.dumps({"type": "string", "maxLength": 20_000}))
+    row = Row(SamplingParams(0, grammar=grammar))
+    for _ in range(40):
+        (one,) = Sampler().sample(torch.zeros(1, VOCAB), [row])
+        assert not one.problem
+        row.tokens.append(one.token)
 
 
 def test_the_vocabulary_is_read_before_anybody_waits_and_once(
