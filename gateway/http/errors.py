@@ -4,6 +4,7 @@
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -126,7 +127,7 @@ def spelled(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        fields = {_spell(names, name): problem for name, problem in error.problems.items()}
+        fields = {_spell(names, name): _retold(names, problem) for name, problem in error.problems.items()}
         message = "; ".join(f"{field}: {problem}" for field, problem in fields.items())
         reason = error.reason
         if isinstance(error, ContextExceeded):
@@ -136,6 +137,14 @@ def spelled(names: Mapping[str, str]) -> Iterator[None]:
             words = f"This model's maximum context length is {error.max_context} tokens ({_CODES[reason]})"
             message = f"{words}. {message}"
         raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason=reason, fields=fields) from error
+
+
+def _retold(names: Mapping[str, str], problem: str) -> str:
+    """A problem that speaks of another parameter, by the name that the request used. Plain words are no names in it."""
+    for name, given in names.items():
+        if "_" in name:
+            problem = re.sub(rf"\b{name}\b", given, problem)
+    return problem
 
 
 def _spell(names: Mapping[str, str], name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import InvalidRequest
 from gateway.http import fields, formats
 from gateway.http.conversation import messages_of
-from gateway.http.errors import SPELLINGS
+from gateway.http.errors import SPELLINGS, spelled
 from gateway.parameters import TABLE, Call, validate
 from gateway.tools.functions import TOOL_CHOICE, TOOLS
 from service.errors import ServiceError
@@ -117,6 +117,36 @@ def test_an_unknown_field_is_refused_with_the_nearest_name() -> None:
 def test_names_lead_back_to_the_body() -> None:
     assert fields.read(Call.CHAT, {"max_completion_tokens": 0}).names == {"max_tokens": "max_completion_tokens"}
     assert fields.read(Call.CHAT, {"logprobs": True, "top_logprobs": 99}).names == {"logprobs": "top_logprobs"}
+
+
+@pytest.mark.parametrize(
+    ("call", "document", "said"),
+    [
+        (
+            Call.CHAT,
+            {"min_tokens": 5, "max_completion_tokens": 3},
+            "min_tokens: 5 found, allowed is at most max_completion_tokens, which is 3",
+        ),
+        (
+            Call.CHAT,
+            {"min_tokens": 5, "max_tokens": 3},
+            "min_tokens: 5 found, allowed is at most max_tokens, which is 3",
+        ),
+        (Call.GENERATE, {"logprobs": 21, "echo": True}, "logprobs: 21 found, allowed is a whole number from 0 to 20"),
+        (
+            Call.CHAT,
+            {"logprobs": True, "top_logprobs": 21},
+            "top_logprobs: 21 found, allowed is a whole number from 0 to 20",
+        ),
+    ],
+)
+def test_a_problem_speaks_of_other_fields_by_their_names_in_the_body(
+    call: Call, document: dict[str, Any], said: str
+) -> None:
+    given = fields.read(call, document)
+    with pytest.raises(ServiceError) as caught, spelled(given.names):
+        validate(call, given.parameters, VOCABULARY)
+    assert caught.value.message == said
 
 
 def test_messages_become_what_templates_read() -> None:
