@@ -36,10 +36,14 @@ PROMPT, OUTPUT, BRIEF, ENDLESS = 160, 24, 4, 7_000
 FREE_SECONDS = 1.0
 # The machines of CI have neighbours.
 CI_FREE_SECONDS = 2.0
-STARVED_SECONDS = 30.0
+STARVED_SECONDS = 60.0
 STEPS = 2
-# On its way through two processes of a busy machine the news may take so long, in which steps go on.
-NEWS_SECONDS = 0.1
+# The news takes a way through two processes, in which steps go on: so long usually, and so long on a busy machine.
+NEWS_SECONDS, BUSY_NEWS_SECONDS = 0.01, 0.1
+# Of the moments so many are within that; a process may be held up for any time at any of the others.
+MOST = 0.9
+# To look at worker and manager takes two round trips, and the news takes two with work in between.
+LOOKS = 20
 
 
 # How the worker counts a request's end, and the phase that it was in. What finished had only its last message to bring.
@@ -101,7 +105,7 @@ class Gate:
         return [self.dice.randrange(100, 49_000) for _ in range(PROMPT)]
 
     def stats(self) -> worker_pb2.GetStatsResponse:
-        return self.worker.GetStats(worker_pb2.GetStatsRequest(), timeout=5)
+        return self.worker.GetStats(worker_pb2.GetStatsRequest(), timeout=STARVED_SECONDS)
 
     @contextmanager
     def full_house(self) -> Iterator[None]:
@@ -119,23 +123,26 @@ class Gate:
 
     def until(self, wanted: Callable[[worker_pb2.GetStatsResponse], bool]) -> None:
         """Ask the worker until it says so."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + STARVED_SECONDS
         while not wanted(stats := self.stats()):
             assert time.monotonic() < deadline, stats
 
     def whole(self, left_at: float, before: worker_pb2.GetStatsResponse | None = None) -> worker_pb2.GetStatsResponse:
         """Wait until only the others have anything, here and at the manager.
 
-        Fails after ``free_seconds``, or ``STEPS`` steps where a starved machine takes longer for those.
+        Fails after ``free_seconds``; where a starved machine takes longer, after ``STEPS`` steps or ``LOOKS`` looks.
 
         Args:
             left_at: when the time began.
             before: from before the request, whose end is waited for; unless no worker was ever asked.
         """
         steps = self.stats().steps
+        allowed = self.free_seconds
         while True:
+            began = time.monotonic()
             stats = self.stats()
-            pool = self.manager.InspectPool(inspect_pb2.InspectPoolRequest(pool="default"), timeout=5)
+            pool = self.manager.InspectPool(inspect_pb2.InspectPoolRequest(pool="default"), timeout=STARVED_SECONDS)
+            allowed = max(allowed, LOOKS * (time.monotonic() - began))
             blocks = pool.summary.stats
             free = self.others or blocks.free_blocks + blocks.cached_blocks == blocks.num_blocks
             whole = not stats.waiting_requests and stats.running_requests == self.others == len(pool.sequences) and free
@@ -144,7 +151,7 @@ class Gate:
             seconds = time.monotonic() - left_at
             if whole and seconds > self.free_seconds:
                 return stats
-            assert seconds <= self.free_seconds or stats.steps - steps <= STEPS, (stats, pool)
+            assert seconds <= allowed or stats.steps - steps <= STEPS, (stats, pool)
             assert seconds < STARVED_SECONDS, (stats, pool)
 
     def client(self, aim: str, way: str) -> LeavingClient:
@@ -242,7 +249,7 @@ class Gate:
 @pytest.mark.parametrize(
     ("total", "each", "free_seconds"),
     [
-        pytest.param(40, 6, CI_FREE_SECONDS, marks=pytest.mark.timeout(240), id="ci"),
+        pytest.param(40, 6, CI_FREE_SECONDS, marks=pytest.mark.timeout(600), id="ci"),
         pytest.param(200, 30, FREE_SECONDS, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)], id="soak"),
     ],
 )
@@ -270,6 +277,6 @@ def test_the_worker_stops_and_the_blocks_come_back(
     print(f"\n{gate.report()}, {step_seconds * 1e3:.0f} ms a step")
     assert len(gate.moments) >= total
     assert min(gate.count(phase) for phase in PHASES) >= each
-    steps = [moment.steps for moment in gate.moments if moment.steps is not None]
-    assert statistics.median(steps) <= STEPS
-    assert max(steps) <= STEPS + NEWS_SECONDS / step_seconds
+    steps = sorted(moment.steps for moment in gate.moments if moment.steps is not None)
+    assert statistics.median(steps) <= STEPS + NEWS_SECONDS / step_seconds
+    assert steps[int(MOST * len(steps))] <= STEPS + BUSY_NEWS_SECONDS / step_seconds

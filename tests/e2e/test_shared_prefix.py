@@ -34,5 +34,7 @@ def test_a_shared_prefix_cuts_the_time_to_the_first_token(demo_model: Path) -> N
         assert pair["cold_cached_tokens"] == 0
         # 1,000 shared tokens fill 62 blocks of 16.
         assert pair["warm_cached_tokens"] == 992
-    # 1,010 tokens against 18: the ratio of the work is 56, and 4 is what a busy machine must still show.
-    assert measured["median_ratio"] >= 4
+    # 1,010 tokens against 18: the ratio of the work is 56, and 4 is what a busy machine must still show. Its neighbours
+    # make times longer and never shorter, so the shortest ones tell the work.
+    cold, warm = (min(pair[f"{kind}_seconds"] for pair in measured["pairs"]) for kind in ("cold", "warm"))
+    assert cold / warm >= 4

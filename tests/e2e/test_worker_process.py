@@ -191,12 +191,13 @@ def test_a_request_id_in_use_is_refused(worker: worker_pb2_grpc.WorkerServiceStu
     stream.cancel()  # type: ignore[attr-defined]
 
 
-def test_a_cancel_frees_the_blocks_within_a_second(stack: Stack, worker: worker_pb2_grpc.WorkerServiceStub) -> None:
+def test_a_cancel_frees_the_blocks(stack: Stack, worker: worker_pb2_grpc.WorkerServiceStub) -> None:
+    """How soon, tests/e2e/test_cancel_gate.py tells."""
     kv = kv_manager_pb2_grpc.KvManagerServiceStub(open_channel(stack.manager.address))
     stream = worker.Generate(generate(max_tokens=700), timeout=60)
     next(stream)
     stream.cancel()  # type: ignore[attr-defined]
-    deadline = time.monotonic() + 1.0
+    deadline = time.monotonic() + 30.0
     while kv.InspectPool(inspect_pb2.InspectPoolRequest(pool="default")).summary.stats.referenced_blocks:
         assert time.monotonic() < deadline
 
@@ -211,11 +212,14 @@ def test_the_tokenizer_files_are_those_a_gateway_reads(
 
 
 def test_streams_survive_the_death_of_the_manager(demo_model: Path) -> None:
-    """The manager is killed under a live stream and another one started: no token is lost or repeated."""
+    """The manager is killed under a live stream and another one started: no token is lost or repeated.
+
+    On any machine the stream takes longer than it is from its first token to the kill.
+    """
     with running_stack(demo_model, gateway=False, worker_flags={"lease-patience": 0.2}) as stack:
         worker = worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address))
-        expected = tokens_of(worker.Generate(generate(max_tokens=48, salt="alone"), timeout=60))
-        stream = worker.Generate(generate(max_tokens=48), timeout=120)
+        expected = tokens_of(worker.Generate(generate(max_tokens=160, salt="alone"), timeout=120))
+        stream = worker.Generate(generate(max_tokens=160), timeout=240)
         tokens = list(next(stream).token_ids)
         stack.manager.signal(signal.SIGKILL)
         stack.manager.process.wait()
@@ -240,7 +244,7 @@ def test_readiness_follows_the_manager(demo_model: Path) -> None:
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
         worker = worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address))
         with pytest.raises(grpc.RpcError) as caught:
-            list(worker.Generate(generate(), timeout=10))
+            list(worker.Generate(generate(), timeout=60))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         info = error_info_of(caught.value)
         assert info is not None
@@ -262,7 +266,8 @@ def test_a_frozen_manager_is_noticed_and_its_streams_go_on(demo_model: Path) -> 
         stack.manager.signal(signal.SIGSTOP)
         frozen = time.monotonic()
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
-        assert time.monotonic() - frozen < 10
+        # Ten seconds on a machine that has nothing else to do.
+        assert time.monotonic() - frozen < 30
         assert worker.GetStats(worker_pb2.GetStatsRequest()).state == "the KV manager does not answer"
         stack.manager.signal(signal.SIGCONT)
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
@@ -273,15 +278,12 @@ def test_a_second_worker_is_refused_while_the_first_lives(demo_model: Path) -> N
     with running_stack(demo_model, gateway=False) as stack:
         flags = [f"--model={demo_model}", f"--manager={stack.manager.address}", "--listen=127.0.0.1:0", "--metrics="]
         worker = worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address))
-        stream = worker.Generate(generate(max_tokens=300), timeout=120)
-        next(stream)
         with ServiceProcess("model_worker", *flags) as second:
-            while not any("POOL_IN_USE" in line for line in second.log):  # the line comes, or the test times out
-                assert second.process.poll() is None
-                next(stream)
+            second.wait_log("POOL_IN_USE", 120)
+            assert len(tokens_of(worker.Generate(generate(max_tokens=3), timeout=120))) == 3
             # The first one dies without a word; the second takes its place.
             stack.worker.process.kill()
-            second.wait_ready(60)
+            second.wait_ready()
 
 
 def test_a_burst_beyond_the_queue_is_refused(demo_model: Path) -> None:
@@ -305,7 +307,7 @@ def run_worker(*flags: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "model_worker", "--listen=127.0.0.1:0", "--metrics=", *flags],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         cwd=REPOSITORY,
         env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
         check=False,
