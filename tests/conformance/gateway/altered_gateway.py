@@ -13,6 +13,7 @@ from wire_errors import DETAILS
 Metadata = Sequence[tuple[str, Any]]
 # As many as calls of one test run at once, health and reflection included.
 THREADS = 12
+LONGEST_SECONDS = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,10 +85,10 @@ class AlteredGateway(grpc.GenericRpcHandler):
     """
 
     def __init__(self, target: str, fault: Fault) -> None:
-        self._channel = grpc.insecure_channel(target)
-        self._fault = fault
-        # What is not read by a client is held up at the gateway behind, not here.
+        # What a client does not read is held up at the gateway behind, not here.
         options = [("grpc.http2.bdp_probe", 0)]
+        self._channel = grpc.insecure_channel(target, options)
+        self._fault = fault
         self._server = grpc.server(futures.ThreadPoolExecutor(THREADS), handlers=[self], options=options)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
@@ -111,7 +112,9 @@ class AlteredGateway(grpc.GenericRpcHandler):
     ) -> Callable[[Metadata], Iterator[bytes]]:
         def passed_on(metadata: Metadata) -> Iterator[bytes]:
             kept = [(name, value) for name, value in metadata if name in ("authorization", "x-api-key")]
-            call = self._channel.stream_stream(path)(requests, timeout=context.time_remaining(), metadata=kept)
+            # Of a call without a deadline gRPC's server says that centuries are left: more than its client can count.
+            left = context.time_remaining() or LONGEST_SECONDS
+            call = self._channel.stream_stream(path)(requests, timeout=min(left, LONGEST_SECONDS), metadata=kept)
             context.add_callback(call.cancel)
             yield from call
 

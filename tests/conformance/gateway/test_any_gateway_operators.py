@@ -172,7 +172,7 @@ def test_a_drain_refuses_what_is_new_and_cuts_nothing_off(leaving: Any, client: 
         # Told again, it says the same: what runs is neither cut off nor forgotten.
         assert operator.call("Drain").running_calls == 1
         rest = list(stream)
-    assert sum(message.ByteSize() for message in rest) > WINDOW, "it may have been over before the drain"
+    assert sum(message.ByteSize() for message in rest) > 3 * WINDOW, "it may have been over before the drain"
     assert rest[-1].usage.completion_tokens == HELD_TOKENS
     assert all(len(entry.top) == CANDIDATES for message in rest for entry in message.logprobs)
     assert soon(lambda: operator.call("Drain").running_calls, lambda running: not running) == 0
@@ -186,4 +186,4 @@ def test_a_drain_refuses_what_is_new_and_cuts_nothing_off(leaving: Any, client: 
 def test_a_held_answer_is_larger_than_what_is_sent_unread(own: Client) -> None:
     """What the tests above rely on, held against the model under test."""
     texts = Texts(own.open(PROMPT, max_tokens=HELD_TOKENS, logprobs=CANDIDATES))
-    assert sum(message.ByteSize() for message in texts.messages) > 2 * WINDOW
+    assert sum(message.ByteSize() for message in texts.messages) > 4 * WINDOW
