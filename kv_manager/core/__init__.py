@@ -7,7 +7,7 @@
 - ``hits``, ``windows``, ``quotas``: what the cache gives, what slides out of a window, what a tenant may use
 - ``capacity``, ``preemption``, ``host_tier``: who gives way when blocks are short, and where the victims are parked
 - ``adoption``, ``lease``: a worker's live tables taken over, and how long a pool outlives its worker
-- ``step_notes``, ``events``, ``journal``, ``watching``: what a step changed, noted at once and told to whoever watches
+- ``step_notes``, ``events``, ``entries``, ``journal``, ``watching``: what a step changed, noted then and told later
 - ``block_pool``, ``prefix_index``, ``prefix``: blocks, who holds which digest, and how digests are made
 - ``sequence``: what is remembered of a sequence
 - ``integrity``, ``views``: the invariants, and what people see

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from kv_manager.core.entries import Entry, Grown, GrownTable, Interest, Single
 from kv_manager.core.events import Cleared, Event, Removed, Stored
 from octavo.kv.v1 import common_pb2, steps_pb2, watch_pb2
 
@@ -29,7 +30,7 @@ KINDS = (
 )
 
 REMEMBERED_EVENTS = 16_384
-"""Events kept for watchers that come back or read slowly; who asks for older ones gets a snapshot instead."""
+"""Entries kept for watchers that come back or read slowly; who asks for older ones gets a snapshot instead."""
 
 
 class Noted(NamedTuple):
@@ -49,68 +50,20 @@ class Noted(NamedTuple):
     starts: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Interest:
-    """What somebody watches.
-
-    Attributes:
-        token_ids: whether to tell the ids of stored blocks, as far as the operator allowed it.
-        batched: whether several events may come in one message.
-    """
-
-    kinds: frozenset[int]
-    token_ids: bool = False
-    batched: bool = False
-
-
-class Entry:
-    """An event, not numbered yet: its number is each watcher's own.
-
-    Attributes:
-        weight: how many blocks, digests or table entries the message tells of; known once it is made.
-    """
-
-    __slots__ = ("_event", "_header", "_told", "kind", "weight")
-
-    def __init__(self, kind: int, event: Event, header: common_pb2.ResponseHeader) -> None:
-        self.kind = kind
-        self.weight = 0
-        self._event: Event | None = event
-        self._header = header
-        self._told: watch_pb2.WatchResponse | None = None
-
-    def tell(self, interest: Interest, response: watch_pb2.WatchResponse) -> None:
-        """Say the event in an empty message, but for its number.
-
-        The first message is kept for watchers to come, so nobody may change what it says.
-        """
-        event = self._event
-        if event is None:
-            assert self._told is not None
-            response.CopyFrom(self._told)
-        else:
-            event.write(response)
-            response.header.CopyFrom(self._header)
-            self._event, self._told, self.weight = None, response, event.weight
-        if self.kind == watch_pb2.EVENT_KIND_CACHE and not interest.token_ids and response.stored.token_ids:
-            if response is self._told:  # others ask for them
-                self._told = watch_pb2.WatchResponse()
-                self._told.CopyFrom(response)
-            response.stored.ClearField("token_ids")
-
-
 @dataclass(slots=True, eq=False)
 class Watcher:
     """Somebody who watches.
 
     Attributes:
         position: how many entries were recorded when it last read; None while it needs a snapshot.
+        heard: how many events of the entry at that place it has heard: it may come back from the middle of one.
         sequence: the number of the last event it was told.
     """
 
     interest: Interest
     notify: Callable[[], None]
     position: int | None = None
+    heard: int = 0
     sequence: int = 0
 
 
@@ -201,17 +154,25 @@ class Journal:
         noted, self.noted = self.noted, []
         return noted
 
-    def record(self, step: int, events: list[tuple[int, Event]]) -> None:
-        """Number what happened in a step."""
-        if not events:
+    def record(self, step: int, events: list[tuple[int, Event]], grown: Sequence[GrownTable] = ()) -> None:
+        """Number what happened in a step.
+
+        Args:
+            events: with their kinds.
+            grown: tables that have grown and no more, told behind them.
+        """
+        if not (events or grown):
             return
         header = common_pb2.ResponseHeader()
         header.CopyFrom(self.pool)
         header.step = step
-        for kind, event in events:
-            self._counts[kind] += 1
-            self._entries.append(Entry(kind, event, header))
-        self._recorded += len(events)
+        entries: list[Entry] = [Single(kind, event, header) for kind, event in events]
+        if grown:
+            entries.append(Grown(grown, header))
+        for entry in entries:
+            self._counts[entry.kind] += entry.count
+        self._entries += entries
+        self._recorded += len(entries)
         while len(self._entries) > REMEMBERED_EVENTS:
             self._entries.popleft()
         self._retire()
@@ -238,7 +199,7 @@ class Journal:
             self._active.add(kind)
             self._counts[kind] += 1  # what happened unrecorded is a gap: positions before it need a snapshot
         if after is not None:
-            watcher.position = self._find(interest.kinds, after)
+            watcher.position, watcher.heard = self._find(interest.kinds, after)
             watcher.sequence = after
         self._watchers.append(watcher)
         return watcher
@@ -247,30 +208,33 @@ class Journal:
         """Watch no longer."""
         self._watchers.remove(watcher)
 
-    def _find(self, kinds: frozenset[int], after: int) -> int | None:
-        """How many entries were recorded when event ``after`` was the last of ``kinds``; None if that is forgotten."""
+    def _find(self, kinds: frozenset[int], after: int) -> tuple[int | None, int]:
+        """Where event ``after`` was the last of ``kinds``: how many entries were recorded, and how many events of the
+        next one were heard. None if that is forgotten."""
         behind = sum(self._counts[kind] for kind in kinds) - after
+        if behind < 0:
+            return None, 0
         position = self._recorded
         for entry in reversed(self._entries):
             if behind <= 0:
                 break
             position -= 1
-            behind -= entry.kind in kinds
-        return position if behind == 0 else None
+            behind -= entry.count if entry.kind in kinds else 0
+        return (position, -behind) if behind <= 0 else (None, 0)
 
     def begin(self, watcher: Watcher) -> None:
         """The watcher is given a snapshot of now."""
-        watcher.position = self._recorded
+        watcher.position, watcher.heard = self._recorded, 0
         watcher.sequence = sum(self._counts[kind] for kind in watcher.interest.kinds)
 
     def lost(self, watcher: Watcher) -> bool:
         """Whether the watcher needs a snapshot: it has none yet, or read too slowly for what is remembered."""
         return watcher.position is None or self._recorded - watcher.position > len(self._entries)
 
-    def unread(self, watcher: Watcher) -> list[Entry]:
-        """What the watcher has not read yet; it has now."""
+    def unread(self, watcher: Watcher) -> tuple[list[Entry], int]:
+        """What the watcher reads now, and how many events of the first entry it has heard before."""
         assert watcher.position is not None
-        count = self._recorded - watcher.position
-        watcher.position = self._recorded
+        count, heard = self._recorded - watcher.position, watcher.heard
+        watcher.position, watcher.heard = self._recorded, 0
         entries = [*islice(reversed(self._entries), count)]
-        return [entry for entry in reversed(entries) if entry.kind in watcher.interest.kinds]
+        return [entry for entry in reversed(entries) if entry.kind in watcher.interest.kinds], heard

@@ -7,6 +7,7 @@ from kv_manager.core import can_admit, inspection, integrity, matching, views
 from kv_manager.core.adoption import adopt
 from kv_manager.core.attach_parts import AttachParts
 from kv_manager.core.block_ids import BlockIds
+from kv_manager.core.entries import Interest
 from kv_manager.core.errors import (
     bad_item,
     cache_in_use,
@@ -14,7 +15,7 @@ from kv_manager.core.errors import (
     pool_not_found,
     stale_epoch,
 )
-from kv_manager.core.journal import KINDS, Interest
+from kv_manager.core.journal import KINDS
 from kv_manager.core.lease import Lease
 from kv_manager.core.pool import Pool
 from kv_manager.core.slices import Item, Sliced, at_once

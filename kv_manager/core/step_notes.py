@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from kv_manager.core.entries import GrownTable
 from kv_manager.core.events import Blocks, Life, Table
 from kv_manager.core.journal import Journal
 from kv_manager.core.sequence import Sequence
@@ -68,18 +69,13 @@ def settle(pool: "Pool", journal: Journal) -> None:
     """Make entries of what was noted, so that it can be read: every step's events, then the blocks as they are now."""
     ends: dict[int, int] = {}
     for note in journal.take_noted():
-        grown = []
+        tables = [event for _, event in note.events if isinstance(event, Table)]
+        grown: list[GrownTable] = []
         if note.grown is not None:
-            grown = [Table(grant.seq, grant.first_index, grant.blocks[:]) for grant in note.grown.grants]
-            grown.sort()
-        events = note.events
-        if journal.records(watch_pb2.EVENT_KIND_TABLES):
-            events = [*events, *[(watch_pb2.EVENT_KIND_TABLES, table) for table in grown if table.blocks]]
-        journal.record(note.step, events)
-        for _, event in note.events:
-            if isinstance(event, Table):
-                grown.append(event)
-        for seq, first_index, _ in grown:
+            rows = [(grant.seq, grant.first_index, grant.blocks[:]) for grant in note.grown.grants]
+            grown = sorted([row for row in rows if row[2]])
+        journal.record(note.step, note.events, grown if journal.records(watch_pb2.EVENT_KIND_TABLES) else ())
+        for seq, first_index, _ in (*tables, *grown):
             ends[seq] = min(first_index, ends.get(seq, first_index))
         for seq, start in zip(note.filled, note.starts, strict=True):
             index = start // pool.block_size

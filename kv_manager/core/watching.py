@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kv_manager.core.journal import Entry, Interest, Watcher
+from kv_manager.core.entries import Interest
 from kv_manager.core.slices import SLICE_BLOCKS, Sliced
 from kv_manager.core.snapshots import snapshot
 from kv_manager.core.step_notes import settle
@@ -13,11 +13,9 @@ if TYPE_CHECKING:
     from kv_manager.core.pool import Pool
 
 BATCH_BYTES = 1 << 20
-"""A batch ends with the event that makes it so large."""
+"""A batch ends with the slice that makes it so large."""
 SLICE_WEIGHT = 4 * SLICE_BLOCKS
 """Blocks, digests and table entries told per slice, in about 0.3 ms."""
-EVENT_WEIGHT = 4
-"""What an event takes beside them, in blocks."""
 
 
 class Watch:
@@ -62,44 +60,29 @@ class Watch:
 
     def _unheard(self) -> Sliced[watch_pb2.WatchResponse]:
         """The events since the last poll, by themselves or in batches."""
-        entries = self._journal.unread(self._watcher)
-        tell = _batches if self._watcher.interest.batched else _singles
-        yield from tell(entries, self._watcher)
-
-
-def _singles(entries: list[Entry], watcher: Watcher) -> Sliced[watch_pb2.WatchResponse]:
-    for entry in entries:
-        response = watch_pb2.WatchResponse()
-        _tell(entry, watcher, response)
-        yield response
-
-
-def _batches(entries: list[Entry], watcher: Watcher) -> Sliced[watch_pb2.WatchResponse]:
-    """Events in as few messages as their size allows; one that would be alone comes as it is."""
-    batch, size, weight = watch_pb2.WatchResponse(), 0, 0
-    for entry in entries:
-        event = batch.batch.events.add()
-        _tell(entry, watcher, event)
-        weight += EVENT_WEIGHT + entry.weight
-        size += event.ByteSize()
-        if size >= BATCH_BYTES:
+        watcher = self._watcher
+        entries, heard = self._journal.unread(watcher)
+        batch, weight = watch_pb2.WatchResponse(), 0
+        for entry in entries:
+            weight += entry.tell(batch.batch.events, watcher.interest, watcher.sequence + 1, heard)
+            watcher.sequence += entry.count - heard
+            heard = 0
+            if not watcher.interest.batched:
+                yield from batch.batch.events
+                batch = watch_pb2.WatchResponse()
+            elif weight >= SLICE_WEIGHT:
+                weight = 0
+                if batch.ByteSize() >= BATCH_BYTES:
+                    yield _closed(batch)
+                    batch = watch_pb2.WatchResponse()
+                else:
+                    yield None
+        if batch.batch.events:
             yield _closed(batch)
-            batch, size, weight = watch_pb2.WatchResponse(), 0, 0
-        elif weight >= SLICE_WEIGHT:
-            yield None
-            weight = 0
-    if size:
-        yield _closed(batch)
-
-
-def _tell(entry: Entry, watcher: Watcher, response: watch_pb2.WatchResponse) -> None:
-    """Say an event to a watcher, in an empty message, by its next number."""
-    watcher.sequence += 1
-    entry.tell(watcher.interest, response)
-    response.sequence = watcher.sequence
 
 
 def _closed(batch: watch_pb2.WatchResponse) -> watch_pb2.WatchResponse:
+    """A batch to be sent; an event that would be alone in it comes as it is."""
     events = batch.batch.events
     last = events[-1]
     if len(events) == 1:

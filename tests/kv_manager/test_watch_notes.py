@@ -114,6 +114,28 @@ def test_a_step_that_fails_half_way_is_not_told(monkeypatch):
     assert [event.WhichOneof("event") for event in at_once(watch.poll())] == ["pool_dropped"]
 
 
+def test_a_watch_goes_on_in_the_middle_of_a_step():
+    """One step lets four tables grow: four events, of which somebody who comes back has heard none to all."""
+    manager, tables = Manager(), [watch_pb2.EVENT_KIND_TABLES]
+    spec = attach_pb2.PoolSpec(pool="world", worker_id="w", num_blocks=64, block_size=1, reuse_regime=1)
+    epoch = manager.attach([attach_pb2.AttachRequest(pool=spec)]).header.epoch
+    admits = [steps_pb2.Admit(seq=seq, token_ids=bytes(8), num_tokens=2) for seq in (1, 2, 3, 4)]
+    manager.step(steps_pb2.StepRequest(pool="world", epoch=epoch, step=1, admits=admits))
+    watch = manager.watch(watch_pb2.WatchRequest(pool="world", kinds=tables), lambda: None)
+    last = at_once(watch.poll())[-1]
+    advances = steps_pb2.Advances(seqs=[1, 2, 3, 4], num_tokens=[3] * 4)
+    manager.step(steps_pb2.StepRequest(pool="world", epoch=epoch, step=2, completed_step=1, advances=advances))
+    events = at_once(watch.poll())
+    assert [(event.table.seq, event.table.first_index) for event in events] == [(1, 2), (2, 2), (3, 2), (4, 2)]
+    for heard in range(5):
+        position = watch_pb2.WatchPosition(
+            manager_id=manager.manager_id, epoch=epoch, sequence=last.sequence + heard, kinds=tables
+        )
+        again = manager.watch(watch_pb2.WatchRequest(pool="world", kinds=tables, after=position), lambda: None)
+        assert at_once(again.poll()) == events[heard:]
+        assert at_once(again.poll()) == []
+
+
 def test_a_long_batch_is_made_in_slices(monkeypatch):
     """An event per slice. What happens between two of them comes with the next batch, and nothing is told twice."""
     monkeypatch.setattr(watching, "SLICE_WEIGHT", 1)
