@@ -153,7 +153,7 @@ def octavo() -> Octavo:
             capture_output=True,
             encoding="utf-8",
             errors="surrogateescape",
-            timeout=60,
+            timeout=240,
             check=False,
         )
 

@@ -25,7 +25,7 @@ def test_a_chat_shows_the_key_to_list_models_and_at_each_turn(gateway: Any, octa
 
 
 def test_options_and_cancels_pass_by_the_key(gateway: Any, octavo: Any) -> None:
-    done = octavo(["generate", "hang", "--timeout", "1", "--api-key", KEY, "--address", gateway.address])
+    done = octavo(["generate", "hang", "--timeout", "3", "--api-key", KEY, "--address", gateway.address])
     assert done.returncode == 1
     assert "octavo: the answer broke off: deadline exceeded" in done.stderr
     assert gateway.servicer.cancelled.wait(30)

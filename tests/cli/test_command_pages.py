@@ -26,7 +26,7 @@ def printed(command: str) -> str:
     """What a command prints where no terminal is; lines end where their text does."""
     environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
     arguments = [sys.executable, "-m", "cli.main", *shlex.split(command)[1:]]
-    done = subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=240, check=True)
     return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
 
 

@@ -15,6 +15,7 @@ from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, kv_manager_pb2_grp
 
 pytestmark = pytest.mark.unit
 
+LEASE_SECONDS = 60.0
 POOL = attach_pb2.AttachRequest(
     pool=attach_pb2.PoolSpec(
         pool="p",
@@ -30,7 +31,7 @@ POOL = attach_pb2.AttachRequest(
 
 @pytest.fixture
 def embedded() -> Iterator[EmbeddedManager]:
-    with EmbeddedManager(Settings(listen="127.0.0.1:0", metrics="", lease_seconds=3.0)) as embedded:
+    with EmbeddedManager(Settings(listen="127.0.0.1:0", metrics="", lease_seconds=LEASE_SECONDS)) as embedded:
         yield embedded
 
 
@@ -73,8 +74,9 @@ def test_attaching_again_forgets_unanswered_steps(embedded: EmbeddedManager) -> 
 def test_an_idle_pool_outlives_its_lease(embedded: EmbeddedManager) -> None:
     client = InProcessManagerClient(embedded.manager)
     epoch = client.attach([POOL]).header.epoch
-    # 10 ticks of a second against a lease of 3 s.
-    assert [embedded.manager.tick(1000) for _ in range(10)] == [[]] * 10
+    # A tick of a second for each second of three leases.
+    ticks = 3 * int(LEASE_SECONDS)
+    assert [embedded.manager.tick(1000) for _ in range(ticks)] == [[]] * ticks
     assert not embedded.manager.expire("p", epoch)
 
 
@@ -82,7 +84,7 @@ def test_it_is_inspected_over_grpc(embedded: EmbeddedManager) -> None:
     InProcessManagerClient(embedded.manager).attach([POOL])
     with grpc.insecure_channel(embedded.address) as channel:
         stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
-        (summary,) = stub.ListPools(inspect_pb2.ListPoolsRequest(), timeout=10).pools
+        (summary,) = stub.ListPools(inspect_pb2.ListPoolsRequest(), timeout=60).pools
     assert (summary.header.pool, summary.connected, summary.stats.free_blocks) == ("p", True, 8)
 
 

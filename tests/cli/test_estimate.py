@@ -220,7 +220,7 @@ WITHOUT = "import sys; sys.modules.update(dict.fromkeys(('torch', 'numpy', 'tran
 
 def octavo_without(*arguments: str) -> subprocess.CompletedProcess[str]:
     code = f"{WITHOUT}; sys.argv = ['octavo', *{arguments!r}]; from cli.main import main; main()"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_it_needs_no_torch() -> None:

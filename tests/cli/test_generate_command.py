@@ -129,7 +129,7 @@ def test_another_service_at_the_address_is_one_line(gateway: Any, octavo: Any) -
 
 
 def test_timeout_ends_the_request(gateway: Any, octavo: Any) -> None:
-    done = octavo(["generate", "hang", "--timeout", "1", "--address", gateway.address])
+    done = octavo(["generate", "hang", "--timeout", "3", "--address", gateway.address])
     assert done.returncode == 1
     assert "octavo: the answer broke off: deadline exceeded from the gateway" in done.stderr
     assert gateway.servicer.cancelled.wait(30)

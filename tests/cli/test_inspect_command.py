@@ -46,7 +46,7 @@ ESCAPED = r"be ta\x1b[2J\x9b31m\r\n\u202e[red]"
 
 def test_names_that_others_chose_are_shown_not_obeyed(octavo: Any) -> None:
     """Pool, worker and tenant hold escape sequences: no byte of them reaches the terminal, in answers or in errors."""
-    with ServiceProcess("kv_manager", "--listen", "127.0.0.1:0", "--metrics", "") as manager:
+    with ServiceProcess("kv_manager", "--listen=127.0.0.1:0", "--metrics=", "--lease-seconds=600") as manager:
         address = manager.wait_ready().ready["grpc"]
         with open_channel(address) as channel:
             stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)

@@ -28,7 +28,7 @@ def run_without(hidden: Sequence[str], folder: Path, module: str, *arguments: st
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     # -S leaves out the environment's own folder of packages.
     command = [sys.executable, "-S", "-m", module, *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.mark.parametrize(

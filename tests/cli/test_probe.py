@@ -12,7 +12,7 @@ pytestmark = pytest.mark.unit
 
 def probe(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "service.probe", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_a_serving_server_is_healthy_and_a_loading_one_is_not(gateway: Any) -> None:

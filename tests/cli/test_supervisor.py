@@ -43,7 +43,7 @@ class Lines(list[tuple[str, str]]):
 
 def test_children_drain_in_reverse_order_of_their_start() -> None:
     lines = Lines()
-    with Supervisor(lines, grace_seconds=5) as supervisor:
+    with Supervisor(lines, grace_seconds=60) as supervisor:
         for name in ("manager", "worker", "gateway"):
             supervisor.start(name, script(SERVE, name))
             assert supervisor.wait_ready(name) == {"event": "ready", "service": name, "grpc": "h:1"}
@@ -54,7 +54,7 @@ def test_first_death_ends_the_others_and_keeps_its_last_lines() -> None:
     lines = Lines()
     # 30 lines are printed, the last 20 are kept: numbers 10 to 29.
     dies = f"{READY}; print(*range(30), sep='\\n', file=sys.stderr); sys.exit(3)"
-    supervisor = Supervisor(lines, grace_seconds=5)
+    supervisor = Supervisor(lines, grace_seconds=60)
 
     def serve() -> None:
         with supervisor:
@@ -72,12 +72,12 @@ def test_first_death_ends_the_others_and_keeps_its_last_lines() -> None:
 def test_death_by_a_signal_is_named() -> None:
     victim = script("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "victim")
     with pytest.raises(ChildDied, match="victim was killed by SIGKILL"):
-        run(Supervisor(Lines(), grace_seconds=5), "victim", victim)
+        run(Supervisor(Lines(), grace_seconds=60), "victim", victim)
 
 
 def test_a_child_that_dies_before_it_is_ready_is_noticed_while_waiting() -> None:
     def serve() -> None:
-        with Supervisor(Lines(), grace_seconds=5) as supervisor:
+        with Supervisor(Lines(), grace_seconds=60) as supervisor:
             supervisor.start("broken", ["-c", "raise SystemExit('cannot listen')"])
             supervisor.wait_ready("broken")
 
@@ -89,7 +89,7 @@ def test_a_child_that_dies_before_it_is_ready_is_noticed_while_waiting() -> None
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_interrupts_the_wait_and_everything_is_drained(number: signal.Signals) -> None:
     lines = Lines()
-    supervisor = Supervisor(lines, grace_seconds=5)
+    supervisor = Supervisor(lines, grace_seconds=60)
 
     def serve() -> None:
         with supervisor:
@@ -106,7 +106,7 @@ def test_a_signal_interrupts_the_wait_and_everything_is_drained(number: signal.S
 
 def test_the_old_signal_handlers_come_back() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with Supervisor(Lines(), grace_seconds=5):
+    with Supervisor(Lines(), grace_seconds=60):
         assert signal.getsignal(signal.SIGINT) != before[0]
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
@@ -166,16 +166,16 @@ def test_what_a_child_leaves_behind_ends_with_it() -> None:
     )
     lines = Lines()
     with pytest.raises(ChildDied, match="status 7"):
-        run(Supervisor(lines, grace_seconds=5), "parent", ["-c", parent])
+        run(Supervisor(lines, grace_seconds=60), "parent", ["-c", parent])
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(int(lines[0][1])).wait(timeout=30)  # raises TimeoutExpired if it lives on
+        psutil.Process(int(lines[0][1])).wait(timeout=120)  # raises TimeoutExpired if it lives on
 
 
 def test_children_follow_a_parent_that_was_killed(tmp_path: Path) -> None:
     child = "from service.process import follow_parent; follow_parent(); import signal; signal.pause()"
     parent = (
         "from cli.supervisor import Supervisor\n"
-        "with Supervisor(lambda child, line: None, 5) as supervisor:\n"
+        "with Supervisor(lambda child, line: None, 60) as supervisor:\n"
         f"    supervisor.start('child', ['-c', {READY + '; ' + child!r}, 'child'])\n"
         "    supervisor.wait_ready('child')\n"
         "    print(supervisor._children[0].process.pid, flush=True)\n"
@@ -186,14 +186,14 @@ def test_children_follow_a_parent_that_was_killed(tmp_path: Path) -> None:
         pid = int(process.stdout.readline())
         orphan = psutil.Process(pid)
         process.kill()
-    orphan.wait(timeout=30)  # raises TimeoutExpired if it lives on
+    orphan.wait(timeout=120)  # raises TimeoutExpired if it lives on
 
 
 def test_wait_until_returns_with_the_call_and_raises_what_it_raises() -> None:
     def fails() -> None:
         raise ConnectionError("refused")
 
-    with Supervisor(Lines(), grace_seconds=5) as supervisor:
+    with Supervisor(Lines(), grace_seconds=60) as supervisor:
         supervisor.wait_until(lambda: None)
         with pytest.raises(ConnectionError, match="refused"):
             supervisor.wait_until(fails)
@@ -206,7 +206,7 @@ def test_a_death_ends_wait_until() -> None:
         never.wait()
 
     def serve() -> None:
-        with Supervisor(Lines(), grace_seconds=5) as supervisor:
+        with Supervisor(Lines(), grace_seconds=60) as supervisor:
             supervisor.start("dies", ["-c", "pass"])
             supervisor.wait_until(block)
 
@@ -219,7 +219,7 @@ def test_only_ready_lines_are_taken_for_ready_lines() -> None:
     lines = Lines()
     noise = ["{", "[1]", json.dumps({"event": "other"}), '{"event": "ready"']
     body = f"print({chr(10).join(noise)!r}, flush=True); {SERVE}"
-    with Supervisor(lines, grace_seconds=5) as supervisor:
+    with Supervisor(lines, grace_seconds=60) as supervisor:
         supervisor.start("child", script(body, "child"))
         supervisor.wait_ready("child")
     assert [line for _, line in lines] == [*noise, "drained"]
