@@ -73,7 +73,8 @@ class Churn:
             block_size=BLOCK_SIZE,
             reuse_regime=common_pb2.REUSE_REGIME_ORDERED,
         )
-        self.epoch = self.stub.Attach(iter([attach_pb2.AttachRequest(pool=spec)])).header.epoch
+        request = attach_pb2.AttachRequest(pool=spec)
+        self.epoch = self.stub.Attach(iter([request]), wait_for_ready=True).header.epoch
         self.live = [next(self._seqs) for _ in range(round(FULL_SHARE / UPDATE_SHARE))]
         self.send(admits=[self._admit(seq, BLOCK_SIZE) for seq in self.live])
         for length in range(2 * BLOCK_SIZE, (self.changed + 1) * BLOCK_SIZE, BLOCK_SIZE):

@@ -78,7 +78,8 @@ class Inspected:
         return self._look_until(lambda look: not look.sequences).summary.header.step
 
     def _look(self) -> Look:
-        return self._stub.InspectPool(inspect_pb2.InspectPoolRequest(pool=POOL), timeout=SECONDS)
+        request = inspect_pb2.InspectPoolRequest(pool=POOL)
+        return self._stub.InspectPool(request, timeout=SECONDS, wait_for_ready=True)
 
     def _look_until(self, ready: Callable[[Look], object]) -> Look:
         deadline = time.monotonic() + SECONDS

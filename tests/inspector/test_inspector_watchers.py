@@ -73,7 +73,8 @@ def digests_of(address: str) -> list[bytes]:
     """Those of the cache, from a watcher's snapshot."""
     found: list[bytes] = []
     with open_channel(address) as channel:
-        call = kv_manager_pb2_grpc.KvManagerServiceStub(channel).Watch(watch_pb2.WatchRequest(pool="default"))
+        stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
+        call = stub.Watch(watch_pb2.WatchRequest(pool="default"), timeout=SECONDS, wait_for_ready=True)
         for response in call:
             found += response.snapshot.digests
             if response.snapshot.last:
