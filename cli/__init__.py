@@ -12,6 +12,7 @@
 - ``estimate``: how much memory a model's keys and values take
 - ``tour``: the pages at work, scene by scene
 - ``simulate``: the KV manager under drawn or traced requests, beside contiguous allocators
-- ``amounts``, ``foreign``: numbers and names on their way to a terminal
+- ``amounts``, ``foreign``, ``printing``: numbers, names and tables on their way to a terminal or a pipe
+- ``readers``: whoever reads a pipe may leave
 - ``embedded_worker``: a model worker with the KV manager in its own process
 """

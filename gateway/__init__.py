@@ -2,6 +2,7 @@
 
 - ``text``: tokenizer, chat template, incremental detokenizer, stop strings; pure
 - ``parameters``: the one table of request parameters, for every surface
+- ``json_words``: what errors call a value
 - ``prompts``: a prompt or a conversation becomes token ids that fit the model
 - ``streams``: worker tokens become pieces of text; pure
 - ``workers``: connections to workers, their health, and which one serves a request

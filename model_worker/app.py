@@ -64,6 +64,9 @@ def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
     logs.set_up("model_worker", settings.log_level)
     try:
         _refuse_foreign_kernels()
+        for files in (settings.server_tls, settings.manager_tls, settings.gateway_tls):
+            if files is not None:
+                files.read()  # a channel is opened where nobody hears that its files are wrong
         settings = _with_local_model(settings)
         plan = plan_memory(settings)
         logger.info("%s", describe(plan))

@@ -2,7 +2,8 @@
 
 - ``errors``: domain errors and the one place where they become gRPC status codes
 - ``serving``: a gRPC server with health, reflection, signals and a drain
-- ``channels``: client channels with the same limits and keepalive
+- ``listening``: the one line for an address that cannot be listened on
+- ``channels``: client channels with the same limits and keepalive, and the files of TLS
 - ``settings``: flag > environment > ``octavo.toml`` for a frozen dataclass, standard library only
 - ``model_settings``: the same for a pydantic model; not imported by the KV manager, which stays small without it
 - ``logs``: JSON lines, or plain ones on a terminal

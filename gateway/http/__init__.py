@@ -2,6 +2,7 @@
 
 - ``server``, ``patience``, ``app``: uvicorn in the gateway's event loop, its connections, and the routes
 - ``generating``: the calls that generate; ``pages``: models, health, metrics
+- ``lingering``: reads on behind an answer that came before its request's body was read
 - ``body``, ``fields``, ``conversation``, ``completion_prompts``: from bytes to parameters and prompts
 - ``echo``, ``logprob_shapes``: a prompt before its answer, and log-probabilities
 - ``fan_out``: several prompts as one stream, and the end of one whose client left

@@ -1,13 +1,17 @@
 """Wrong TLS files are named before gRPC sees them."""
 
+import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from authority import Authority
 
 from service.channels import TlsFiles, open_channel
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
     pytest.mark.unit,
@@ -60,6 +64,25 @@ def test_the_wrong_one_is_named(authority: Authority, tmp_path: Path) -> None:
     assert refused(TlsFiles(None, certificate, other_key)).endswith("key values mismatch")
     for files in (TlsFiles(missing), TlsFiles(None, missing, key), TlsFiles(None, certificate, missing)):
         assert str(missing) in refused(files)
+
+
+@pytest.mark.parametrize("flag", ["--gateway-ca", "--manager-ca"])
+def test_a_worker_whose_peers_it_could_not_reach_says_so_at_once(flag: str, tmp_path: Path) -> None:
+    """It opens the channels to its gateways in a task of their own, which nobody would hear of."""
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("no PEM\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "model_worker", "--model", str(tmp_path), flag, str(rubbish)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert [json.loads(line)["message"] for line in ended.stderr.splitlines()] == [
+        f"{rubbish} is no certificate in PEM: no certificate or crl found"
+    ]
 
 
 def test_a_weak_key_is_for_its_peers_to_refuse(tmp_path: Path) -> None:
