@@ -31,7 +31,7 @@ sys.path[:] = [*(folder for folder in sys.path if Path(folder or ".").resolve() 
 sys.path.append(str(HERE.parent / "tests" / "support"))
 
 from chromium import Chromium  # noqa: E402
-from inspector_manager import inspector, measure_manager  # noqa: E402
+from inspector_manager import inspector, measure_inside, measure_manager  # noqa: E402
 from kv_process import manager_process  # noqa: E402
 
 from octavo.kv.v1 import attach_pb2, common_pb2, kv_manager_pb2_grpc, steps_pb2  # noqa: E402
@@ -189,7 +189,9 @@ def main() -> None:
     if given.only != "manager":
         measure_browser(given.blocks, given.updates)
     if given.only != "browser":
-        measure_manager(given.sequences, given.steps, given.step_ms / 1000, given.rounds, ahead=given.ahead)
+        step_seconds = given.step_ms / 1000
+        measure_inside(given.sequences, 2 * given.steps, step_seconds, given.rounds, ahead=given.ahead)
+        measure_manager(given.sequences, given.steps, step_seconds, given.rounds, ahead=given.ahead)
 
 
 if __name__ == "__main__":

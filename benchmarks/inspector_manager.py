@@ -3,9 +3,13 @@
 Sequences decode in each of two managers, which take their steps in turns at a steady pace; one is looked at through
 ``octavo inspect --web``. Counted is the CPU time of all threads of their processes. The share is of the time between
 two steps of the worker, whether it makes a request in each or asks for room ahead and makes none in many.
+
+And in-process, without gRPC: what a step's answer waits for longer when somebody watches, and what reading takes, by
+the thread's own clock.
 """
 
 import contextlib
+import gc
 import http.client
 import statistics
 import subprocess
@@ -24,10 +28,15 @@ from kv_load import DecodeLoad
 from kv_load_ahead import AheadLoad
 from kv_process import REPOSITORY, manager_process
 
-from octavo.kv.v1 import attach_pb2, kv_manager_pb2_grpc, steps_pb2
+from gateway.inspector.feed import BATCH_MS
+from kv_manager.core.manager import Manager
+from octavo.kv.v1 import attach_pb2, kv_manager_pb2_grpc, steps_pb2, watch_pb2
 from service.channels import CHANNEL_OPTIONS
+from service.watched import PAGE_KINDS
 
 POOL = "pool"
+CONTEXT, OUTPUT = 512, 256
+"""Tokens of a prompt, and of its answer: short ones, so that sequences come and go often."""
 
 
 @contextmanager
@@ -145,8 +154,8 @@ def measure_manager(sequences: int, steps: int, step_seconds: float, rounds: int
         inspector(watched_address) as page,
     ):
         alone, watched = (
-            Decoding(process, channel, load(POOL, sequences, context=512, output=256)),
-            Decoding(watched_process, watched_channel, load(POOL, sequences, context=512, output=256)),
+            Decoding(process, channel, load(POOL, sequences, context=CONTEXT, output=OUTPUT)),
+            Decoding(watched_process, watched_channel, load(POOL, sequences, context=CONTEXT, output=OUTPUT)),
         )
         viewer = Viewer(page, watched_address)
         pace([alone, watched], 100, step_seconds)  # the snapshot is told once
@@ -173,4 +182,63 @@ def measure_manager(sequences: int, steps: int, step_seconds: float, rounds: int
         f"{1e6 * statistics.median(behind for _, behind in costs):.0f} | {1e6 * statistics.median(added):.0f} | "
         f"{1e6 * min(added):.0f} to {1e6 * max(added):.0f} | {statistics.median(added) / step_seconds:.2%} | "
         f"{read / (rounds * steps * step_seconds) / 1000:.0f} |"
+    )
+
+
+class Inside:
+    """A manager in this process, and the sequences that decode with it."""
+
+    def __init__(self, load: DecodeLoad | AheadLoad) -> None:
+        self.load, self.manager = load, Manager()
+        spec = load.spec(load.blocks_needed(0))
+        load.epoch = self.manager.attach([attach_pb2.AttachRequest(pool=spec)]).header.epoch
+        load.heard(self.manager.step(load.begin()))
+
+    def step(self) -> float:
+        """Microseconds that a step of the worker takes the manager."""
+        if (request := self.load.next_request()) is None:
+            return 0.0
+        began = time.thread_time_ns()
+        response = self.manager.step(request)
+        took = time.thread_time_ns() - began
+        self.load.heard(response)
+        return took / 1000
+
+
+def measure_inside(sequences: int, steps: int, step_seconds: float, rounds: int, *, ahead: bool) -> None:
+    """Two managers in this process take steps in turns, one of them watched; its events are read as often as a feed
+    reads them."""
+    load = AheadLoad if ahead else DecodeLoad
+    alone, watched = (Inside(load(POOL, sequences, context=CONTEXT, output=OUTPUT)) for _ in range(2))
+    request = watch_pb2.WatchRequest(pool=POOL, kinds=PAGE_KINDS, batch_ms=BATCH_MS)
+    watch = watched.manager.watch(request, lambda: None)
+
+    def read() -> float:
+        began = time.thread_time_ns()
+        for response in watch.poll():
+            if response is not None:
+                response.SerializeToString()
+        return (time.thread_time_ns() - began) / 1000
+
+    read()  # the snapshot
+    gc.collect()
+    gc.freeze()  # as the process does after an Attach
+    every = max(1, round(BATCH_MS / 1000 / step_seconds))
+    costs = []
+    for _ in range(rounds):
+        front = behind = reading = 0.0
+        for count in range(1, steps + 1):
+            front += alone.step()
+            behind += watched.step()
+            if count % every == 0:
+                reading += read()
+        costs.append((front / steps, (behind - front) / steps, reading / steps))
+    front, longer, reading = (statistics.median(column) for column in zip(*costs, strict=True))
+    print(
+        "\n| in-process: sequences | steps a batch | steps | us a step, alone | longer with a watcher | reading | "
+        "added to what it takes alone |\n|---|---|---|---|---|---|---|"
+    )
+    print(
+        f"| {sequences} | {every} | {rounds} x {steps} | {front:.0f} | {longer:.0f} | {reading:.0f} | "
+        f"{statistics.median((longer + reading) / front for front, longer, reading in costs):.2f} |"
     )
