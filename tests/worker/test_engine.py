@@ -164,13 +164,15 @@ def test_the_manager_is_asked_only_when_there_is_something_to_say() -> None:
 
 def test_a_quiet_worker_keeps_its_lease() -> None:
     """A long decode inside one block speaks every third of the lease, here of 60 ms: with 200 steps of 1 ms at least 10
-    times, less the ends. On a busy machine steps take longer, and so more of them speak."""
+    times, less the ends. On a busy machine steps take longer, and so more of them speak, but not more often."""
     alone = limits(num_blocks=8, block_size=256)
     with bench(pool=alone, lease_seconds=0.06, step_seconds=0.001) as running:
+        began = time.monotonic()
         running.generate(make_sequence([1, 2, 3, 4], max_tokens=200))
+        thirds = (time.monotonic() - began) / 0.02
     runs = [place for place, entry in enumerate(running.log) if entry.startswith("run")]
     sends = sum(entry.startswith("send") for entry in running.log[runs[0] : runs[-1]])
-    assert 7 <= sends <= 150
+    assert 7 <= sends <= thirds + 4
 
 
 def test_who_cannot_be_loaded_is_recomputed() -> None:

@@ -62,7 +62,7 @@ def request(prompt: list[int], stream: bool = False, request_id: str = "", **par
 
 
 def flush(engine: Any) -> None:
-    assert engine.FlushCache(common_pb2.FlushCacheRequest(timeout_s=20), timeout=30).success
+    assert engine.FlushCache(common_pb2.FlushCacheRequest(timeout_s=60), timeout=90).success
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -91,7 +91,7 @@ def test_the_tokens_are_those_of_the_own_service(
 def test_abort_ends_a_stream(engine: Any) -> None:
     call = engine.Generate(request([7, 8, 9], stream=True, request_id="long", max_tokens=4000), timeout=60)
     assert next(call).HasField("chunk")
-    engine.Abort(vllm_pb2.AbortRequest(request_ids=["nobody", "long"]), timeout=10)
+    engine.Abort(vllm_pb2.AbortRequest(request_ids=["nobody", "long"]), timeout=60)
     last = list(call)[-1]
     assert last.complete.finish_reason == "abort"
     assert last.complete.completion_tokens < 4000
@@ -100,20 +100,20 @@ def test_abort_ends_a_stream(engine: Any) -> None:
 def test_a_refusal_names_the_field_and_leaves_nothing(engine: Any) -> None:
     for bad in (request([]), request([1], top_p=2.0, max_tokens=1), request([1], stop=["x"])):
         with pytest.raises(grpc.RpcError) as refused:
-            list(engine.Generate(bad, timeout=10))
+            list(engine.Generate(bad, timeout=60))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    (load,) = engine.GetLoads(vllm_pb2.GetLoadsRequest(), timeout=10).loads
+    (load,) = engine.GetLoads(vllm_pb2.GetLoadsRequest(), timeout=60).loads
     assert load.num_waiting_uncached_tokens == 0
 
 
 def test_it_says_what_it_is(engine: Any, checkpoint: Path) -> None:
-    assert engine.HealthCheck(vllm_pb2.HealthCheckRequest(), timeout=10).healthy
-    model = engine.GetModelInfo(vllm_pb2.GetModelInfoRequest(), timeout=10)
+    assert engine.HealthCheck(vllm_pb2.HealthCheckRequest(), timeout=60).healthy
+    model = engine.GetModelInfo(vllm_pb2.GetModelInfoRequest(), timeout=60)
     assert (model.served_model_name, model.model_path) == ("tiny", str(checkpoint.resolve()))
     assert (model.model_type, list(model.architectures)) == ("llama", ["LlamaForCausalLM"])
     assert (model.vocab_size, model.max_context_length, model.max_req_input_len) == (199, CONTEXT, CONTEXT - 1)
     assert (list(model.eos_token_ids), model.bos_token_id, model.pad_token_id) == ([2], 1, 0)
-    server = engine.GetServerInfo(vllm_pb2.GetServerInfoRequest(), timeout=10)
+    server = engine.GetServerInfo(vllm_pb2.GetServerInfoRequest(), timeout=60)
     assert (server.server_type, server.data_parallel_size) == ("vllm-grpc", 1)
     assert (server.block_size, server.max_num_seqs, server.model_dtype) == (BLOCK, 32, "torch.float32")
     assert server.uptime_seconds > 0
@@ -123,7 +123,7 @@ def test_it_says_how_busy_it_is(engine: Any) -> None:
     flush(engine)
     call = engine.Generate(request(list(range(3, 43)), stream=True, max_tokens=4000), timeout=60)
     next(call)
-    loads = engine.GetLoads(vllm_pb2.GetLoadsRequest(), timeout=10)
+    loads = engine.GetLoads(vllm_pb2.GetLoadsRequest(), timeout=60)
     (load,) = loads.loads
     call.cancel()
     assert (load.num_running_reqs, load.num_waiting_reqs, load.num_total_reqs) == (1, 0, 1)
@@ -134,7 +134,7 @@ def test_it_says_how_busy_it_is(engine: Any) -> None:
 
 
 def test_the_tokenizer_comes_as_an_archive(engine: Any, checkpoint: Path) -> None:
-    pieces = list(engine.GetTokenizer(common_pb2.GetTokenizerRequest(), timeout=10))
+    pieces = list(engine.GetTokenizer(common_pb2.GetTokenizerRequest(), timeout=60))
     with zipfile.ZipFile(io.BytesIO(b"".join(piece.data for piece in pieces))) as files:
         assert files.read("config.json") == (checkpoint / "config.json").read_bytes()
 
@@ -146,7 +146,7 @@ def test_what_it_lacks_is_unimplemented(engine: Any) -> None:
         (engine.StopProfile, common_pb2.StopProfileRequest()),
     ):
         with pytest.raises(grpc.RpcError) as refused:
-            call(message, timeout=10)
+            call(message, timeout=60)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -186,7 +186,7 @@ def call_until_cleared(call: Iterator[Any]) -> Iterator[Any]:
 def test_the_cache_in_use_is_not_flushed(engine: Any) -> None:
     call = engine.Generate(request([5, 6, 7], stream=True, max_tokens=4000), timeout=60)
     next(call)
-    answer = engine.FlushCache(common_pb2.FlushCacheRequest(), timeout=10)
+    answer = engine.FlushCache(common_pb2.FlushCacheRequest(), timeout=60)
     call.cancel()
     assert not answer.success
     assert "in use" in answer.message
@@ -209,7 +209,7 @@ async def test_a_worker_that_loads_asks_for_patience(params: dict[str, Any], che
 
 def test_who_follows_events_does_not_hold_up_the_end(checkpoint: Path) -> None:
     # Without --watch-token-ids nothing can be told either, which the first stored block shows.
-    with running_stack(checkpoint, gateway=False, worker_flags={**FLAGS, "grace-seconds": 60}) as running:
+    with running_stack(checkpoint, gateway=False, worker_flags={**FLAGS, "grace-seconds": 600}) as running:
         engine = vllm_engine_pb2_grpc.VllmEngineStub(open_channel(running.worker.address))
         blind = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=60)
         next(blind)
@@ -219,7 +219,7 @@ def test_who_follows_events_does_not_hold_up_the_end(checkpoint: Path) -> None:
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
         followed = engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=60)
         next(followed)
-        assert running.worker.stop(20) == 0  # a third of the grace
+        assert running.worker.stop() == 0  # a tenth of the grace
         with pytest.raises(grpc.RpcError) as ended:
             list(followed)
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -131,7 +131,7 @@ def test_a_stop_string_ends_the_text_and_the_work(
     stream: bool, client: openai.OpenAI, model: str, own: worker_pb2_grpc.WorkerServiceStub
 ) -> None:
     before = own.GetStats(worker_pb2.GetStatsRequest())
-    options = {"model": model, "prompt": COUNTING, "max_tokens": 100, "temperature": 0, "stop": ["7"]}
+    options = {"model": model, "prompt": COUNTING, "max_tokens": 1_000, "temperature": 0, "stop": ["7"]}
     if stream:
         chunks = list(client.completions.create(**options, stream=True))
         text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
@@ -143,7 +143,7 @@ def test_a_stop_string_ends_the_text_and_the_work(
         assert answer.usage.completion_tokens == 11  # " 4 , _ 5 , _ 6 , _ 7": each digit, comma and space, is one
     assert (text, reason) == (" 4, 5, 6, ", "stop")
     after = own.GetStats(worker_pb2.GetStatsRequest())
-    assert after.generated_tokens - before.generated_tokens < 50
+    assert after.generated_tokens - before.generated_tokens < 500
 
 
 def test_logprobs_of_a_chat(client: openai.OpenAI, model: str) -> None:

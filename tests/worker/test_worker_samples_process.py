@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.model]
 
 VOCAB = 258
 PROMPT = [(31 * place + 7) % 250 for place in range(21)]
-LONG = 400
+# A second of work at least, whatever the machine: what is to be ended in the middle is still there.
+LONG = 800
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +100,11 @@ def test_samples_that_cannot_end_alone_are_named(worker: worker_pb2_grpc.WorkerS
 
 
 def generated(worker: worker_pb2_grpc.WorkerServiceStub) -> int:
-    return worker.GetStats(worker_pb2.GetStatsRequest(), timeout=10).generated_tokens
+    return worker.GetStats(worker_pb2.GetStatsRequest(), timeout=60).generated_tokens
 
 
 def continued(gateway: gateway_pb2_grpc.GatewayServiceStub, *stop: str) -> list[gateway_pb2.GenerateResponse]:
-    """Three samples of up to 400 tokens."""
+    """Three samples of up to ``LONG`` tokens."""
     options = gateway_pb2.GenerateOptions(max_tokens=LONG, n=3, seed=5, ignore_eos=True, stop=stop)
     request = gateway_pb2.GenerateRequest(token_ids=gateway_pb2.TokenIds(ids=PROMPT), options=options)
     return list(gateway.Generate(request, timeout=120))
@@ -129,10 +130,10 @@ def test_a_stop_string_ends_its_sample_at_the_worker(
     texts: list[str],
     stop: str,
 ) -> None:
-    """The worker generates the 800 tokens of the two that go on, and not all of those that nobody reads."""
+    """The worker generates all tokens of the two that go on, and not all of those that nobody reads."""
     before = generated(worker)
     answers = continued(gateway, stop)
-    assert 2 * LONG < generated(worker) - before < 2 * LONG + LONG // 2
+    assert 2 * LONG < generated(worker) - before < 3 * LONG
     ends = {one.index: (one.finish_reason, one.stop_reason) for one in answers if one.finish_reason}
     length = (gateway_pb2.FINISH_REASON_LENGTH, "")
     assert ends == {0: (gateway_pb2.FINISH_REASON_STOP, stop), 1: length, 2: length}
@@ -152,7 +153,7 @@ def test_so_it_does_where_the_worker_reads_the_text(
         prompt = vllm_pb2.TokenizedInput(input_ids=PROMPT)
         before = generated(worker)
         answers = list(engine.Generate(vllm_pb2.GenerateRequest(tokenized=prompt, sampling_params=params), timeout=120))
-    assert 2 * LONG < generated(worker) - before < 2 * LONG + LONG // 2
+    assert 2 * LONG < generated(worker) - before < 3 * LONG
     ends = {one.complete.index: one.complete for one in answers}
     assert [ends[index].finish_reason for index in range(3)] == ["stop", "length", "length"]
     assert [ends[index].completion_tokens == LONG for index in range(3)] == [False, True, True]
@@ -209,7 +210,7 @@ def test_what_is_wrong_with_a_request_hurts_nobody_else(
     for token, bias in (("-1", 1), (str(VOCAB), 1), ("AI", 1), ("1", 101), ("1", math.nan)):
         body = json.dumps({"prompt": "a", "logit_bias": {token: bias}}).encode()
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"}), timeout=30)
+            urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"}), timeout=60)
         assert refused.value.code == 400
 
     with ThreadPoolExecutor(5) as pool:
@@ -223,5 +224,5 @@ def test_what_is_wrong_with_a_request_hurts_nobody_else(
 def test_services_that_were_called_end_without_a_word_of_forks(stack: Stack) -> None:
     """B48: the last test of this stack. gRPC warns of whoever forks behind its back, and such a child hangs."""
     for service in (stack.gateway, stack.worker, stack.manager):
-        assert service.stop(seconds=20) == 0
+        assert service.stop() == 0
         assert [line for line in service.log if re.search(r"\bfork", line)] == []
