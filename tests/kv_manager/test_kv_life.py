@@ -185,7 +185,7 @@ def test_a_stream_holds_the_lease_from_its_first_answer_on(run_manager):
         epochs = {name: attach(stub, name) for name in ("answered", "silent", "alone")}
         held = stub.Steps(itertools.chain([next(requests("answered", epochs["answered"]))], Handed()))
         assert next(held).header.step == 1
-        silent = stub.Steps(Handed())
+        silent = stub.Steps(iter(Handed()))
         until_gone(stub, {"silent", "alone"}, seconds=SLACK_SECONDS)
         shown = pools(stub)
         assert shown.keys() == {"answered"}
