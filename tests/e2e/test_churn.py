@@ -32,27 +32,28 @@ FRESH, SHARED, OWN, OUTPUT, BLOCK, BLOCKS = 112, 48, 8, 12, 16, 48
 WANTED = {"delayed_requests": 50, "aborted_in_prefill": 30, "aborted_in_decode": 30, "prefix_hits": 100}
 # Of either kind so many different prompts, whose lone texts are known; a fresh one comes under a salt of its own.
 STEMS, TAILS, FRESH_PROMPTS = 4, 2, 4
-# No token for anybody for so long is a stall; the machines of CI have neighbours.
-CI_STALL_SECONDS, SOAK_STALL_SECONDS = 6.0, 2.0
+# No token for anybody for so long is a stall; the machines of CI have neighbours who hold up all processes for seconds,
+# and a stall that is our own does not end.
+CI_STALL_SECONDS, SOAK_STALL_SECONDS = 30.0, 2.0
 # A leak grows on; what the allocator keeps for the largest batch is there after the first third.
 GROWTH_BYTES = 32 << 20
 
 
 def whole_pool(stack: Stack) -> None:
-    """Wait, by asking, until every block is free or cached; fail with what is held after ten seconds."""
+    """Wait, by asking, until every block is free or cached; fail with what is held after a minute."""
     kv = kv_manager_pb2_grpc.KvManagerServiceStub(open_channel(stack.manager.address))
     request = inspect_pb2.InspectPoolRequest(pool="default")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
-        answer = kv.InspectPool(request, timeout=5)
+        answer = kv.InspectPool(request, timeout=30)
         stats = answer.summary.stats
         if stats.free_blocks + stats.cached_blocks == stats.num_blocks:
             break
         assert time.monotonic() < deadline, answer
     assert list(answer.sequences) == []
-    blocks = kv.InspectBlocks(inspect_pb2.InspectBlocksRequest(pool="default", first_block=1, count=65_536), timeout=5)
+    blocks = kv.InspectBlocks(inspect_pb2.InspectBlocksRequest(pool="default", first_block=1, count=65_536), timeout=30)
     assert [block.block for block in blocks.blocks if block.ref_count or block.owners] == []
-    verdict = kv.CheckIntegrity(inspect_pb2.CheckIntegrityRequest(pool="default"), timeout=5)
+    verdict = kv.CheckIntegrity(inspect_pb2.CheckIntegrityRequest(pool="default"), timeout=30)
     assert list(verdict.violations) == []
 
 
@@ -185,7 +186,7 @@ def test_streams_come_and_go_and_the_pool_is_whole(demo_model: Path, seconds: fl
         load = asyncio.run(churn(stack, seconds))
         whole_pool(stack)
         stats = worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address)).GetStats(
-            worker_pb2.GetStatsRequest(), timeout=5
+            worker_pb2.GetStatsRequest(), timeout=30
         )
     third = len(load.resident) // 3
     growth = max(load.resident[-third:]) - max(load.resident[third : 2 * third])
