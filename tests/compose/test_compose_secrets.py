@@ -15,7 +15,7 @@ from compose_project import TEST_FILE, Project
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(600)]
 
 NAMES = ("kv_manager", "model_worker", "gateway")
-KEY = secrets.token_hex(32)
+KEY, OPERATOR = secrets.token_hex(32), secrets.token_hex(32)
 # Prints the status of a call: by TLS or not, with the key or not.
 CALL = """
 import sys
@@ -35,6 +35,21 @@ with open_channel("gateway:50050", TlsFiles(ca=Path("/run/secrets/ca.pem")) if b
         print("OK", tokens)
     except grpc.RpcError as error:
         print(error.code().name)
+"""
+
+
+# Prints the status of the inspector's data, and with 200 the managers whose pools it shows.
+LOOK = """
+import json, ssl, sys, urllib.error, urllib.request
+
+headers = {"authorization": f"Bearer {sys.argv[1]}"} if sys.argv[1] else {}
+request = urllib.request.Request("https://gateway:8000/inspect/pools", headers=headers)
+try:
+    context = ssl.create_default_context(cafile="/run/secrets/ca.pem")
+    with urllib.request.urlopen(request, timeout=30, context=context) as response:
+        print(response.status, *(pool["manager"] for pool in json.load(response)["pools"] if pool["num_blocks"]))
+except urllib.error.HTTPError as error:
+    print(error.code)
 """
 
 
@@ -58,10 +73,13 @@ def certificates(folder: Path) -> None:
 
 @pytest.fixture
 def guarded(engine: None, published: dict[str, str], open_folder: Path) -> Iterator[Project]:
-    """The cpu profile with TLS everywhere and one tenant."""
+    """The cpu profile with TLS everywhere, a tenant and an operator."""
     certificates(open_folder)
     tenants = open_folder / "tenants.toml"
-    tenants.write_text(f'[tenants.assistant]\nkeys = ["{hashlib.sha256(KEY.encode()).hexdigest()}"]\n')
+    digests = [hashlib.sha256(key.encode()).hexdigest() for key in (KEY, OPERATOR)]
+    tenants.write_text(
+        '[tenants.assistant]\nkeys = ["{}"]\n[tenants.operators]\nkeys = ["{}"]\noperator = true\n'.format(*digests)
+    )
     file = open_folder / "compose.yml"
     file.write_text("services:\n  client:\n    secrets: [ca.pem]\n")
     environ = {**published, "OCTAVO_TLS": str(open_folder), "OCTAVO_TENANTS": str(tenants)}
@@ -80,4 +98,13 @@ def test_only_a_key_and_tls_get_text(guarded: Project) -> None:
     assert call("tls", "") == "UNAUTHENTICATED"
     assert call("tls", secrets.token_hex(32)) == "UNAUTHENTICATED"
     assert call("plain", KEY) == "UNAVAILABLE"
-    assert KEY not in guarded.logs_tail(1000)
+
+    def look(key: str) -> str:
+        return guarded.run("client", "python", "-c", LOOK, key)
+
+    # The inspector's page follows the manager over mutual TLS, for an operator alone.
+    assert look("") == "401"
+    assert look(KEY) == "403"
+    assert look(OPERATOR) == "200 kv_manager:50052"
+    logs = guarded.logs_tail(1000)
+    assert [key for key in (KEY, OPERATOR) if key in logs] == []

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import time
+import urllib.request
 
 import pytest
 from compose_project import REPOSITORY, Project, docker
@@ -47,6 +48,19 @@ def test_the_readmes_request_streams_text_to_this_machine(project: Project) -> N
     events = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line.startswith("data: ")]
     assert events.pop() == "[DONE]"
     assert "".join(json.loads(event)["choices"][0]["text"] for event in events).strip()
+
+
+def test_the_inspector_shows_both_workers_pools_to_this_machine(project: Project) -> None:
+    address = project.environ["OCTAVO_HTTP_LISTEN"]
+    with urllib.request.urlopen(f"http://{address}/inspect/pools", timeout=30) as response:
+        document = json.load(response)
+    hosts = {
+        docker("inspect", "--format", "{{.Config.Hostname}}", one) for one in project.containers("model_worker_cpu")
+    }
+    assert {(pool["manager"], pool["pool"]) for pool in document["pools"]} == {
+        ("kv_manager:50052", one) for one in hosts
+    }
+    assert document["tokens"] is False
 
 
 def test_the_readmes_commands_name_what_there_is() -> None:
