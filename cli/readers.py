@@ -38,7 +38,9 @@ class _Guarded:
 
 def guard_stdout() -> None:
     """Have whatever prints raise ``ReaderLeft`` from now on when nobody reads it."""
-    sys.stdout = cast(TextIO, _Guarded(sys.stdout))
+    # Of a process that was started with stdout closed there is none.
+    stream = cast("TextIO | None", sys.stdout) or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stdout = cast(TextIO, _Guarded(stream))
 
 
 def silence_stdout() -> None:

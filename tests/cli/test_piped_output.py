@@ -70,6 +70,18 @@ def test_a_reader_that_has_left_changes_no_status_and_is_not_told_of(arguments: 
 
 
 @pytest.mark.unit
+def test_a_closed_stdout_is_none_to_fail_at() -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m cli.main estimate --list >&-', sys.executable],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.unit
 def test_progress_off_a_terminal_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
     bars = Bars(Lines(lambda: now).begin)
