@@ -11,7 +11,7 @@ import sys
 import pytest
 from processes import REPOSITORY
 
-UPDATES = 20
+UPDATES = 9
 
 
 @pytest.mark.e2e
