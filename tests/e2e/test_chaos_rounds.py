@@ -24,10 +24,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import grpc
+import grpc.aio
 import pytest
 from byte_model import byte_model
 from heard_streams import Heard, listen, wanted, workers_ready
-from live_load import Load
+from live_load import TRY_AGAIN_SECONDS, Load
 from older_build import RELEASED, Build, NoOlderBuild, older_build
 from standing_fleet import Post, StandingFleet
 from whole_fleet import check_whole
@@ -138,9 +139,20 @@ class Rounds:
         self._whole_within = max(WHOLE_SECONDS, ten_of_them)
 
     async def served(self) -> None:
-        """Wait until every worker is used and a new request was answered."""
-        await workers_ready(self._gateway, len(self._fleet.workers))
-        assert (await listen(self._gateway, self._short, Heard())).count == 2
+        """Wait until every worker is used and a new request was answered.
+
+        A gateway learns later than its workers that a manager was away: until then a request may be refused.
+        """
+        while True:
+            await workers_ready(self._gateway, len(self._fleet.workers))
+            try:
+                assert (await listen(self._gateway, self._short, Heard())).count == 2
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                await asyncio.sleep(TRY_AGAIN_SECONDS)
+            else:
+                return
 
     async def play(self, way: str, dice: random.Random) -> None:
         """One round."""
