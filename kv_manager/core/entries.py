@@ -1,6 +1,5 @@
 """What a journal keeps: events that are made messages when a watcher hears them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -88,8 +87,8 @@ class Single:
         return self._weight
 
 
-GrownTable = tuple[int, int, list[int]]
-"""(sequence, first new index, new blocks)."""
+GrownTable = tuple[int, int, tuple[int, ...]]
+"""(sequence, first new index, new blocks). Tuples of numbers: thousands are kept, and the collector skips them."""
 
 
 class Grown:
@@ -99,7 +98,7 @@ class Grown:
 
     kind = watch_pb2.EVENT_KIND_TABLES
 
-    def __init__(self, tables: Sequence[GrownTable], header: common_pb2.ResponseHeader) -> None:
+    def __init__(self, tables: tuple[GrownTable, ...], header: common_pb2.ResponseHeader) -> None:
         self._tables = tables
         self._header = header
 

@@ -154,7 +154,7 @@ class Journal:
         noted, self.noted = self.noted, []
         return noted
 
-    def record(self, step: int, events: list[tuple[int, Event]], grown: Sequence[GrownTable] = ()) -> None:
+    def record(self, step: int, events: list[tuple[int, Event]], grown: tuple[GrownTable, ...] = ()) -> None:
         """Number what happened in a step.
 
         Args:

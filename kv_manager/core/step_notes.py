@@ -70,10 +70,10 @@ def settle(pool: "Pool", journal: Journal) -> None:
     ends: dict[int, int] = {}
     for note in journal.take_noted():
         tables = [event for _, event in note.events if isinstance(event, Table)]
-        grown: list[GrownTable] = []
+        grown: tuple[GrownTable, ...] = ()
         if note.grown is not None:
-            rows = [(grant.seq, grant.first_index, grant.blocks[:]) for grant in note.grown.grants]
-            grown = sorted([row for row in rows if row[2]])
+            rows = [(grant.seq, grant.first_index, tuple(grant.blocks)) for grant in note.grown.grants]
+            grown = tuple(sorted([row for row in rows if row[2]]))
         journal.record(note.step, note.events, grown if journal.records(watch_pb2.EVENT_KIND_TABLES) else ())
         for seq, first_index, _ in (*tables, *grown):
             ends[seq] = min(first_index, ends.get(seq, first_index))
