@@ -7,3 +7,5 @@
 - ``recording``, ``replay``: ``--record FILE``, and ``python -m kv_manager.replay FILE`` to play it against any manager
 - ``settings``: flags, environment, ``octavo.toml``
 """
+
+import service  # noqa: F401 - before gRPC, as it says there

@@ -18,6 +18,7 @@ try:
     from kv_manager.settings import PREFIX, PROGRAM, Settings
     from octavo.kv.v1 import kv_manager_pb2_grpc
     from service import logs
+    from service.listening import cannot_listen
     from service.process import announce_ready, follow_parent
     from service.serving import Server, catch_signals, drain_at_signal
     from service.settings import load
@@ -60,7 +61,12 @@ def _make_manager(settings: Settings, stack: ExitStack) -> Manager:
     }
     if settings.record is None:
         return Manager(**arguments)
-    file, path = open_record(settings.record)
+    try:
+        file, path = open_record(settings.record)
+    except OSError as error:
+        raise OSError(
+            f"cannot record to {settings.record}: {(error.strerror or str(error)).lower()}; choose another --record"
+        ) from error
     logger.info("recording to %s", path)
     manager = RecordingManager(file, **arguments)
     stack.callback(manager.close)
@@ -81,9 +87,9 @@ async def _serve(settings: Settings, stack: ExitStack) -> None:
     metrics_server = MetricsServer(ManagerCollector(manager, times))
     try:
         metrics = await metrics_server.start(settings.metrics) if settings.metrics else None
-    except OSError:
+    except OSError as error:
         await server.stop(0)
-        raise
+        raise cannot_listen(settings.metrics, error, "--metrics") from error
     clock = asyncio.create_task(follow_leases(manager))
     # What start-up allocated lives as long as the process; the collector need not walk it again.
     gc.collect()

@@ -80,3 +80,17 @@ def test_a_service_says_it_in_one_line_and_grpc_says_nothing(module: str, more: 
     errors = [line for line in lines if line["level"] == "ERROR"]
     assert [(line["service"], line["message"].removeprefix("cannot start: ")) for line in errors] == [(module, said)]
     assert (ended.returncode, ended.stdout) == (1, "")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("what", ["--metrics", "--record"])
+def test_the_manager_says_which_flag_it_cannot_follow(what: str, taken: str) -> None:
+    value, said = {
+        "--metrics": (taken, f"cannot listen on {taken}: address already in use; choose another --metrics"),
+        "--record": ("/dev/null/x", "cannot record to /dev/null/x: not a directory; choose another --record"),
+    }[what]
+    flags = {"--listen": "127.0.0.1:0", "--metrics": "", what: value}
+    command = [sys.executable, "-m", "kv_manager", *(f"{name}={value}" for name, value in flags.items())]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
+    assert [json.loads(line)["message"] for line in ended.stderr.splitlines()] == [said]
+    assert (ended.returncode, ended.stdout) == (1, "")
