@@ -18,6 +18,9 @@ from typing import Any
 
 WAIT_SECONDS = 180.0
 ANSWER_SECONDS = WAIT_SECONDS + 60.0
+# What Chromium breaks requests off with, to loopback as well, when a network interface of the machine comes or goes, as
+# those of containers do. No flag turns it off; the page reads its stream anew.
+NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 FLAGS = (
     "--headless=new",
     "--disable-gpu",
@@ -159,9 +162,10 @@ class Chromium:
         self._do("goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"features": named}})
 
     def complaints(self) -> list[str]:
-        """What the console was told of errors and warnings since the last question."""
+        """What the console was told of errors and warnings since the last question, but for a changed network."""
         lines = self._do("se/log", {"type": "browser"})
-        return [line["message"] for line in lines if line["level"] in ("SEVERE", "WARNING")]
+        told = [line["message"] for line in lines if line["level"] in ("SEVERE", "WARNING")]
+        return [message for message in told if NETWORK_CHANGED not in message]
 
     # --- the protocol
 
