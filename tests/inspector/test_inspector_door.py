@@ -16,7 +16,7 @@ from gateway.inspector.site import DATA
 pytestmark = pytest.mark.e2e
 
 KEYS = {"boss": "boss-key-0123456789", "plain": "plain-key-0123456789"}
-SECONDS = 30.0
+SECONDS = 120.0
 PAGE = sorted(file.name for file in (resources.files("gateway.inspector") / "page").iterdir())
 
 

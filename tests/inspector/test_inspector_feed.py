@@ -27,7 +27,7 @@ from service.errors import ServiceError
 from service.serving import Server
 from service.watched import PAGE_KINDS, Gap
 
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 class CountingServicer(KvManagerServicer):
