@@ -69,7 +69,7 @@ lint: $(INSTALLED) # ruff, types, who may import whom
 
 check: lint ## quick checks: lint, types, imports, unit and property tests
 	# A tenth of the manager's random lives; `make test` runs them all.
-	OCTAVO_KV_WORLDS=8 $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile -m 'unit or property' $(addprefix --ignore=tests/,$(WHOLE_STACKS))
+	OCTAVO_TEST_KV_WORLDS=8 $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile -m 'unit or property' $(addprefix --ignore=tests/,$(WHOLE_STACKS))
 
 test: lint $(FETCHED) ## everything but long runs, GPU and containers
 	# Triton reads TRITON_INTERPRET when it is imported, so its interpreter and its compiler have a process each.

@@ -12,8 +12,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from kv_manager.settings import PREFIX, Settings
 from model_worker import settings as worker_settings
+from service import logs
 from service.process import announce_ready, follow_parent
-from service.settings import load
+from service.settings import load, warn_of_variables
 
 SEPARATOR = "--"
 TABLE = "kv_manager"
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str]) -> int:
     ours, theirs = _split(list(arguments))
     manager_settings = load(Settings, program="cli.embedded_worker", table=TABLE, prefix=PREFIX, arguments=ours)
     chosen = worker_settings.load(theirs)
+    logs.set_up("model_worker", chosen.log_level)
+    warn_of_variables(Settings, PREFIX)
 
     from cli.embedded_manager import EmbeddedManager, InProcessManagerClient
     from model_worker import app

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.stack import GATEWAY, MANAGER, WORKER
+from service.unknown_settings import WORKER_ADDRESS
 
 if TYPE_CHECKING:
     from service.channels import TlsFiles
 
 GATEWAY_VARIABLE = "OCTAVO_ADDRESS"
-WORKER_VARIABLE = "OCTAVO_WORKER_ADDRESS"
+WORKER_VARIABLE = WORKER_ADDRESS
 MANAGER_VARIABLE = "OCTAVO_MANAGER_ADDRESS"
 API_KEY_VARIABLE = "OCTAVO_API_KEY"
 CA_VARIABLE = "OCTAVO_TLS_CA"

@@ -33,7 +33,7 @@ from gateway.tenancy.metrics import TenantMetrics
 from gateway.text.tokenizer import Tokenizer, TokenizerError
 from gateway.workers import Worker
 from octavo.gateway.v1 import gateway_pb2_grpc, operator_pb2_grpc, registry_pb2_grpc
-from service import logs, traced_calls, tracing
+from service import logs, model_settings, traced_calls, tracing
 from service.event_loop import BurstLoop
 from service.process import announce_ready, follow_parent
 from service.serving import Server, catch_signals
@@ -167,6 +167,7 @@ async def serve(settings: GatewaySettings) -> None:
 def run(settings: GatewaySettings) -> int:
     """Run the gateway in this process; returns the exit status."""
     logs.set_up(NAME, settings.log_level)
+    model_settings.warn_of_variables(GatewaySettings)
     follow_parent()
     try:
         tracing.set_up(NAME, wanted=settings.tracing)

@@ -21,7 +21,7 @@ try:
     from service.listening import cannot_listen
     from service.process import announce_ready, follow_parent
     from service.serving import Server, catch_signals, drain_at_signal
-    from service.settings import load
+    from service.settings import load, warn_of_variables
 except ModuleNotFoundError as error:
     sys.exit(f"kv_manager: {error}: pip install 'octavo[kv-manager]'")
 
@@ -40,6 +40,7 @@ def main() -> int:
         description="Serves block pools to model workers. It never sees a tensor or a text.",
     )
     logs.set_up(PROGRAM, settings.log_level)
+    warn_of_variables(Settings, PREFIX)
     follow_parent()
     try:
         with ExitStack() as stack:

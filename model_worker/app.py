@@ -36,7 +36,7 @@ from model_worker.vllm_face.prefix_cache import PrefixCache
 from model_worker.vllm_face.servicer import VllmEngineServicer
 from octavo.kv.v1 import attach_pb2, common_pb2
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
-from service import logs, traced_calls, tracing
+from service import logs, model_settings, traced_calls, tracing
 from service.process import announce_ready, follow_parent
 from service.serving import Server, catch_signals
 from service.settings import SettingsError
@@ -62,6 +62,7 @@ def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
     """
     follow_parent()
     logs.set_up("model_worker", settings.log_level)
+    model_settings.warn_of_variables(WorkerSettings)
     try:
         _refuse_foreign_kernels()
         for files in (settings.server_tls, settings.manager_tls, settings.gateway_tls):

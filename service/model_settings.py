@@ -9,6 +9,7 @@ The rules are those of ``service.settings``; pydantic adds ranges, choices and n
 """
 
 import argparse
+import os
 import re
 import types
 import typing
@@ -23,6 +24,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 
 from service.channels import TlsFiles
 from service.settings import CONFIG_VARIABLE, DEFAULT_CONFIG, SettingsError, check_address, read_table
+from service.unknown_settings import warn_of_unknown
 
 OptionalValue = BeforeValidator(lambda value: None if value == "" else value)
 """An empty flag or variable switches an optional setting off."""
@@ -157,6 +159,14 @@ def load(kind: type[Settings], *, program: str, table: str, arguments: Sequence[
         spelled |= {name: _flag(name) for name in flags}
         secret = {name for name, field in kind.model_fields.items() if is_secret(field)}
         parser.error("; ".join(_describe(item, spelled, table, prefix, secret) for item in error.errors()))
+
+
+def warn_of_variables(kind: type[ServiceSettings]) -> None:
+    """Log which variables begin as a service's settings do and set nothing; once at start, when the log is set up."""
+    prefix = kind.model_config.get("env_prefix", "")
+    # Upper case, as the names are read in any.
+    names = {name.upper() for name in os.environ}
+    warn_of_unknown(names, prefix, [f"{prefix}{name.upper()}" for name in kind.model_fields])
 
 
 def is_secret(field: FieldInfo) -> bool:

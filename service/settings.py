@@ -7,7 +7,8 @@
     settings = load(Settings, program="kv_manager", table="kv_manager", prefix="OCTAVO_KV_")
 
 A field ``max_pools`` is the flag ``--max-pools``, the variable ``OCTAVO_KV_MAX_POOLS`` and the key ``max_pools`` of the
-table ``[kv_manager]``. Types: str, int, float, bool, Path, and any of these or None.
+table ``[kv_manager]``. Types: str, int, float, bool, Path, and any of these or None. What is unknown is an error in
+a file or a flag, and a warning in the environment (``service.unknown_settings``).
 """
 
 import argparse
@@ -20,6 +21,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+from service.unknown_settings import warn_of_unknown
 
 CONFIG_VARIABLE = "OCTAVO_CONFIG"
 DEFAULT_CONFIG = "octavo.toml"
@@ -125,6 +128,13 @@ def load(
         return kind(**values)
     except (SettingsError, ValueError) as error:
         parser.error(str(error))
+
+
+def warn_of_variables(kind: type[Settings], prefix: str, environ: Mapping[str, str] | None = None) -> None:
+    """Log which variables begin with ``prefix`` and set nothing; once at start, when the log is set up."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    names = os.environ if environ is None else environ
+    warn_of_unknown(names, prefix, [f"{prefix}{field.name.upper()}" for field in fields])
 
 
 def _base_type(hint: Any) -> type[Any]:

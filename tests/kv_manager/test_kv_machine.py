@@ -15,7 +15,7 @@ from kv_manager.core import integrity
 from kv_manager.core.manager import Manager
 from octavo.kv.v1 import attach_pb2, common_pb2, steps_pb2
 
-STEPS = int(os.environ.get("OCTAVO_KV_MACHINE_STEPS", "60"))
+STEPS = int(os.environ.get("OCTAVO_TEST_KV_MACHINE_STEPS", "60"))
 
 
 def pack(ids):

@@ -82,7 +82,7 @@ REGIMES = {
     "everything, quotas": Regime(**EVERYTHING, tenants=2, hard=6, soft=5),
 }
 
-WORLDS = int(os.environ.get("OCTAVO_KV_WORLDS", "80"))
+WORLDS = int(os.environ.get("OCTAVO_TEST_KV_WORLDS", "80"))
 """Worlds per regime; with 80, the 48 regimes make more than 200,000 operations."""
 
 operations = 0

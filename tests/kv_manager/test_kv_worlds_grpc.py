@@ -12,7 +12,7 @@ from octavo.kv.v1 import attach_pb2, inspect_pb2, kv_manager_pb2_grpc, steps_pb2
 
 pytestmark = pytest.mark.e2e
 
-SOAK_OPERATIONS = int(os.environ.get("OCTAVO_KV_GRPC_OPERATIONS", "1000000"))
+SOAK_OPERATIONS = int(os.environ.get("OCTAVO_TEST_KV_GRPC_OPERATIONS", "1000000"))
 
 
 class Remote:
@@ -72,7 +72,7 @@ def test_lives_over_grpc(run_manager):
 @pytest.mark.soak
 @pytest.mark.timeout(4 * 3_600)
 def test_a_million_operations_over_grpc(run_manager):
-    """One manager all along. 20,000 of them are what CI runs; ``OCTAVO_KV_GRPC_OPERATIONS`` asks for another number."""
+    """One manager all along. CI runs 20,000 of them; ``OCTAVO_TEST_KV_GRPC_OPERATIONS`` asks for another number."""
     with run_manager("--metrics", "") as manager:
         first = manager.resident_bytes()
         live_over_grpc(manager, SOAK_OPERATIONS)
