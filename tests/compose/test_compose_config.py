@@ -79,7 +79,7 @@ def test_the_defaults_are_those_of_the_example() -> None:
     bare = config("cpu", "monitoring", OCTAVO_MODEL="./models/smollm2", OCTAVO_SERVED_NAME="smollm2")
     example = config("cpu", "monitoring", env_file=".env.example", OCTAVO_TENANTS="/dev/null")
     found, told = services(bare), services(example)
-    # Where a tenants file is named, even an empty one, the services are told to read it: nothing else differs.
+    # Where a folder of tenants is named, even an empty one, the services are told to read it: nothing else differs.
     for document in (found, told):
         for service in document.values():
             service.get("environment", {}).pop("OCTAVO_GATEWAY_TENANTS", None)
@@ -87,13 +87,16 @@ def test_the_defaults_are_those_of_the_example() -> None:
     assert found == told
 
 
-def test_tenants_reach_the_services_as_a_secret() -> None:
+def test_the_folder_of_the_tenants_reaches_the_services() -> None:
     nobody = services(config("cpu", OCTAVO_MODEL="m"))
     assert nobody["gateway"]["environment"]["OCTAVO_GATEWAY_TENANTS"] == ""
-    document = config("cpu", OCTAVO_MODEL="m", OCTAVO_TENANTS="deploy/tenants.example.toml")
-    assert services(document)["gateway"]["environment"]["OCTAVO_GATEWAY_TENANTS"] == "/run/secrets/tenants"
-    file = json.loads(document.stdout)["secrets"]["tenants"]["file"]
-    assert Path(file) == REPOSITORY / "deploy" / "tenants.example.toml"
+    found = services(config("gpu", "cpu", OCTAVO_MODEL="m", OCTAVO_TENANTS="./tenants"))
+    for name in ("gateway", "model_worker", "model_worker_cpu"):
+        mounts = {mount["target"]: mount["source"] for mount in found[name]["volumes"]}
+        folder = mounts["/etc/octavo/tenants"]
+        assert Path(folder) == REPOSITORY / "tenants"
+        (file,) = [value for key, value in found[name]["environment"].items() if key.endswith("_TENANTS")]
+        assert file == "/etc/octavo/tenants/tenants.toml"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -1,4 +1,4 @@
-"""Keys and certificates as secrets: deploy/compose.tls.yml and a tenants file, on a real engine.
+"""Keys and certificates: deploy/compose.tls.yml and a folder of tenants, on a real engine.
 
 The health checks speak TLS by the same variables as the services, or `up --wait` would not return.
 """
@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compose_project import TEST_FILE, Project
+from compose_project import TEST_FILE, Project, wait_until
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(600)]
 
 NAMES = ("kv_manager", "model_worker", "gateway")
 KEY, OPERATOR = secrets.token_hex(32), secrets.token_hex(32)
+# The gateway looks at its file every 2 s.
+REVOKED_SECONDS = 10.0
 # Prints the status of a call: by TLS or not, with the key or not.
 CALL = """
 import sys
@@ -71,15 +73,22 @@ def certificates(folder: Path) -> None:
         key.chmod(0o644)
 
 
+def write_tenants(folder: Path, key: str, operator: str) -> None:
+    """A tenant and an operator, by a new file that is moved over whatever there is."""
+    digests = [hashlib.sha256(one.encode()).hexdigest() for one in (key, operator)]
+    text = '[tenants.assistant]\nkeys = ["{}"]\n[tenants.operators]\nkeys = ["{}"]\noperator = true\n'
+    (folder / "next.toml").write_text(text.format(*digests))
+    (folder / "next.toml").chmod(0o644)
+    subprocess.run(["mv", folder / "next.toml", folder / "tenants.toml"], check=True)
+
+
 @pytest.fixture
 def guarded(engine: None, published: dict[str, str], open_folder: Path) -> Iterator[Project]:
     """The cpu profile with TLS everywhere, a tenant and an operator."""
     certificates(open_folder)
-    tenants = open_folder / "tenants.toml"
-    digests = [hashlib.sha256(key.encode()).hexdigest() for key in (KEY, OPERATOR)]
-    tenants.write_text(
-        '[tenants.assistant]\nkeys = ["{}"]\n[tenants.operators]\nkeys = ["{}"]\noperator = true\n'.format(*digests)
-    )
+    tenants = open_folder / "tenants"
+    tenants.mkdir(mode=0o755)
+    write_tenants(tenants, KEY, OPERATOR)
     file = open_folder / "compose.yml"
     file.write_text("services:\n  client:\n    secrets: [ca.pem]\n")
     environ = {**published, "OCTAVO_TLS": str(open_folder), "OCTAVO_TENANTS": str(tenants)}
@@ -90,21 +99,34 @@ def guarded(engine: None, published: dict[str, str], open_folder: Path) -> Itera
         yield project
 
 
+def look(project: Project, key: str) -> str:
+    return project.run("client", "python", "-c", LOOK, key)
+
+
+def call(project: Project, how: str, key: str) -> str:
+    return project.run("client", "python", "-c", CALL, how, key)
+
+
 def test_only_a_key_and_tls_get_text(guarded: Project) -> None:
-    def call(how: str, key: str) -> str:
-        return guarded.run("client", "python", "-c", CALL, how, key)
-
-    assert call("tls", KEY) == "OK 4"
-    assert call("tls", "") == "UNAUTHENTICATED"
-    assert call("tls", secrets.token_hex(32)) == "UNAUTHENTICATED"
-    assert call("plain", KEY) == "UNAVAILABLE"
-
-    def look(key: str) -> str:
-        return guarded.run("client", "python", "-c", LOOK, key)
+    assert call(guarded, "tls", KEY) == "OK 4"
+    assert call(guarded, "tls", "") == "UNAUTHENTICATED"
+    assert call(guarded, "tls", secrets.token_hex(32)) == "UNAUTHENTICATED"
+    assert call(guarded, "plain", KEY) == "UNAVAILABLE"
 
     # The inspector's page follows the manager over mutual TLS, for an operator alone.
-    assert look("") == "401"
-    assert look(KEY) == "403"
-    assert look(OPERATOR) == "200 kv_manager:50052"
+    assert look(guarded, "") == "401"
+    assert look(guarded, KEY) == "403"
+    assert look(guarded, OPERATOR) == "200 kv_manager:50052"
     logs = guarded.logs_tail(1000)
     assert [key for key in (KEY, OPERATOR) if key in logs] == []
+
+
+def test_a_key_is_revoked_by_another_file_moved_over_the_old_one(guarded: Project) -> None:
+    assert call(guarded, "tls", KEY) == "OK 4"
+    assert look(guarded, OPERATOR) == "200 kv_manager:50052"
+    other = secrets.token_hex(32)
+    write_tenants(Path(guarded.environ["OCTAVO_TENANTS"]), other, OPERATOR)
+    wait_until(lambda: look(guarded, KEY) == "401", REVOKED_SECONDS, "401 for a key that is nobody's any more")
+    assert call(guarded, "tls", KEY) == "UNAUTHENTICATED"
+    assert call(guarded, "tls", other) == "OK 4"
+    assert look(guarded, OPERATOR) == "200 kv_manager:50052"

@@ -242,7 +242,7 @@ PROGRAMS: Mapping[str, Check] = {
     "pip": check_pip,
     "curl": check_curl,
     "grpcurl": check_grpcurl,
-    **dict.fromkeys(("cp", "sed", "openssl", "printf", "sha256sum", "smg"), check_foreign),
+    **dict.fromkeys(("cp", "mv", "chmod", "sed", "openssl", "printf", "sha256sum", "smg"), check_foreign),
 }
 
 

@@ -253,35 +253,40 @@ def test_a_forgotten_env_file_is_said_so() -> None:
     assert ":?" in source
     assert ".env.example" in source
     ignored = (ROOT / ".gitignore").read_text().splitlines()
-    assert {".env", "octavo.env"} <= set(ignored)
+    assert {".env", "octavo.env", "/tenants/", "/tls/"} <= set(ignored)
 
 
 def test_weights_are_never_fetched_and_models_are_read_only() -> None:
     for name in ("model_worker", "model_worker_cpu"):
-        service = compose()["services"][name]
-        assert service["environment"]["HF_HUB_OFFLINE"] == "1"
-        mounts = [volume for volume in service["volumes"] if isinstance(volume, dict)]
-        assert [(mount["target"], mount["read_only"]) for mount in mounts] == [("/models/model", True)]
-        # Docker would make a folder that is missing, and an empty one at that.
-        assert mounts[0]["bind"] == {"create_host_path": False}
+        assert compose()["services"][name]["environment"]["HF_HUB_OFFLINE"] == "1"
+        assert "/models/model" in binds(name)
 
 
-def test_keys_are_secrets() -> None:
-    assert compose()["secrets"]["tenants"]["file"] == "${OCTAVO_TENANTS:-/dev/null}"
+def binds(name: str) -> dict[str, str]:
+    """What a service sees of this machine: target -> source. All of it read-only."""
+    mounts = [volume for volume in compose()["services"][name]["volumes"] if isinstance(volume, dict)]
+    assert all(mount["read_only"] for mount in mounts)
+    # Docker would make a folder that is missing, and an empty one at that.
+    assert all(mount["bind"] == {"create_host_path": False} for mount in mounts)
+    return {mount["target"]: mount["source"] for mount in mounts}
+
+
+def test_the_folder_of_keys_is_mounted_so_that_another_file_moved_into_it_is_seen() -> None:
+    assert "secrets" not in compose()
     for name, variable in {
         "gateway": "OCTAVO_GATEWAY_TENANTS",
         "model_worker": "OCTAVO_WORKER_TENANTS",
         "model_worker_cpu": "OCTAVO_WORKER_TENANTS",
     }.items():
-        service = compose()["services"][name]
-        assert service["secrets"] == ["tenants"]
-        assert service["environment"][variable] == "${OCTAVO_TENANTS:+/run/secrets/tenants}"
+        assert binds(name)["/etc/octavo/tenants"] == "${OCTAVO_TENANTS:-/dev/null}"
+        environment = compose()["services"][name]["environment"]
+        assert environment[variable] == "${OCTAVO_TENANTS:+/etc/octavo/tenants/tenants.toml}"
 
 
 INSPECTED = "OCTAVO_GATEWAY_INSPECT_MANAGERS"
 
 
-@pytest.mark.parametrize("tenants", ["", "/run/secrets/tenants"])
+@pytest.mark.parametrize("tenants", ["", "/etc/octavo/tenants/tenants.toml"])
 def test_the_inspector_shows_this_manager_and_never_text(
     tenants: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

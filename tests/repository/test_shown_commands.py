@@ -13,6 +13,7 @@ pytestmark = pytest.mark.unit
 
 README, COMPOSE, CLUSTER = "tests/repository/test_readme.py", "make compose-test", "tests/repository/test_kubernetes.py"
 OPERATING, SIMULATE = "tests/cli/test_operator_commands.py", "tests/cli/test_simulate_command.py"
+REVOKED = "tests/compose/test_compose_secrets.py"
 PRINTED, TENANTS = "tests/cli/test_command_pages.py", "tests/repository/test_tenants_page.py"
 # What runs a command that a block shows: page, how the command begins, and the test or target. Where neither a test nor
 # a target does, why not.
@@ -51,6 +52,10 @@ RUN_BY: list[tuple[str, str, str]] = [
     ("docs/tenants.md", "python -m", "tests/e2e/test_tenants.py"),
     ("docs/tenants.md", "octavo", TENANTS),
     ("docs/tenants.md", "curl", TENANTS),
+    ("docs/tenants.md", "cp", REVOKED),
+    ("docs/tenants.md", "chmod", REVOKED),
+    ("docs/tenants.md", "mv", REVOKED),
+    ("docs/tenants.md", "docker compose logs", COMPOSE),
     ("docs/tenants.md", "grpcurl", "not run: another project's client, tests/clients has others"),
     ("docs/tour.md", "octavo tour", PRINTED),
     ("docs/vllm_face.md", "octavo serve", README),

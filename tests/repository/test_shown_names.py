@@ -14,8 +14,8 @@ from shown_commands import PAGES, ROOT, blocks, inline, text_of
 
 pytestmark = pytest.mark.unit
 
-# A file that a reader may write, and services look for.
-MADE = {"octavo.toml"}
+# Files that a reader may write, and services look for.
+MADE = {"octavo.toml", "tenants.toml"}
 
 
 @cache
