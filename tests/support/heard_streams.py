@@ -122,7 +122,9 @@ async def workers_ready(gateway: gateway_pb2_grpc.GatewayServiceStub, count: int
     """Wait, by asking, until the gateway can use so many workers."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        models = (await gateway.ListModels(gateway_pb2.ListModelsRequest(), wait_for_ready=True, timeout=PATIENCE_SECONDS)).models
+        models = (
+            await gateway.ListModels(gateway_pb2.ListModelsRequest(), wait_for_ready=True, timeout=PATIENCE_SECONDS)
+        ).models
         if [model.ready_workers for model in models] == [count]:
             return
         assert time.monotonic() < deadline, models
