@@ -8,7 +8,7 @@ ended; then everything is asked for:
 - A new request is served within 10 s of the fault's end; later both workers are back.
 - Within 10 s of the last stream's end no pool holds a block or a sequence for anybody, and every invariant holds.
 
-Every kind of fault comes once in each 13 rounds. SEED, which is printed, repeats the order; ROUNDS is 20.
+Every kind of fault comes once in each 14 rounds. SEED, which is printed, repeats the order; ROUNDS is 20.
 """
 
 import os

@@ -168,6 +168,8 @@ def check_docker(command: Command, words: list[str]) -> None:
             if flag == "-f":
                 check_file(value)
         return
+    if words[0] in ("tag", "stop"):
+        return
     assert words[0] == "compose", words
     document = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     services = document["services"]

@@ -30,6 +30,7 @@ RUN_BY: list[tuple[str, str, str]] = [
     ("docs/clients.md", "benchmarks/aiperf.sh", "not run: another project's load generator, 1.2 GB"),
     ("docs/conformance.md", "pytest", "tests/repository/test_suites_by_address.py"),
     ("docs/containers.md", "docker", COMPOSE),
+    ("docs/containers.md", "deploy/roll.sh", "tests/compose/test_compose_roll.py"),
     ("docs/containers.md", "sed", "tests/repository/test_shown_commands.py"),
     ("docs/estimate.md", "octavo estimate", PRINTED),
     ("docs/gpu.md", "benchmarks/gpu_check.sh", "tests/kernels/interpret/test_gpu_check.py"),

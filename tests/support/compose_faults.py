@@ -12,6 +12,8 @@ FROZEN_SECONDS = 5.0
 READY_SECONDS = 90.0
 # What the compose file of the tests gives running streams, and then some.
 STOP_SECONDS = 85
+# Two workers, each to load beside sixteen streams and then to drain.
+ROLL_SECONDS = 2 * (READY_SECONDS + STOP_SECONDS)
 SERVICES = ("kv_manager", "model_worker_cpu", "gateway")
 
 
@@ -81,6 +83,15 @@ def swap_manager(project: Project, dice: Random) -> None:
     project.compose("up", "--detach", "--no-deps", "--no-build", "kv_manager")
 
 
+def swap_workers(project: Project, dice: Random) -> None:
+    """Both workers for another build, as an operator does it: the other tag, and deploy/roll.sh."""
+    docker("tag", "octavo/model-worker:cpu", "octavo/model-worker:next")
+    next_one = project.environ.get("OCTAVO_TAG_MODEL_WORKER_CPU") == "next"
+    project.environ["OCTAVO_TAG_MODEL_WORKER_CPU"] = "cpu" if next_one else "next"
+    done = project.script("deploy/roll.sh", "model_worker_cpu", seconds=ROLL_SECONDS)
+    assert done.returncode == 0, done.stderr
+
+
 def health(container: str) -> str:
     return docker("inspect", "--format", "{{.State.Health.Status}}", container)
 
@@ -97,4 +108,5 @@ FAULTS = (
     Fault("disconnect gateway 5 s", OK | LOST, disconnect("gateway")),
     *(Fault(f"rolling restart of {name}", OK, restart(name)) for name in SERVICES),
     Fault("another build of kv_manager", OK, swap_manager),
+    Fault("another build of model_worker_cpu", OK, swap_workers),
 )

@@ -73,12 +73,13 @@ class Project:
     ) -> None:
         self.name = name
         self.environ = dict(environ or {})
-        self._files = [argument for file in files for argument in ("-f", str(REPOSITORY / file))]
+        self._files = [str(REPOSITORY / file) for file in files]
         self._profile = profile
 
     def compose(self, *arguments: str, seconds: float = 600.0) -> str:
         """What a `docker compose` command of this project prints."""
-        command = ["docker", "compose", "-p", self.name, "--project-directory", str(REPOSITORY), *self._files]
+        command = ["docker", "compose", "-p", self.name, "--project-directory", str(REPOSITORY)]
+        command += [argument for file in self._files for argument in ("-f", file)]
         done = subprocess.run(
             [*command, "--profile", self._profile, *arguments],
             cwd=REPOSITORY,
@@ -90,6 +91,23 @@ class Project:
         )
         assert done.returncode == 0, f"docker compose {' '.join(arguments)}: {done.stderr}\n{self.logs_tail()}"
         return done.stdout.strip()
+
+    def script(self, *command: str, seconds: float) -> subprocess.CompletedProcess[str]:
+        """How a script of the repository ended that calls `docker compose` on this project."""
+        of_compose = {
+            "COMPOSE_PROJECT_NAME": self.name,
+            "COMPOSE_FILE": os.pathsep.join(self._files),
+            "COMPOSE_PROFILES": self._profile,
+        }
+        return subprocess.run(
+            command,
+            cwd=REPOSITORY,
+            env={**os.environ, **self.environ, **of_compose},
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
 
     def logs_tail(self, lines: int = 15) -> str:
         """The last log lines of every container, for the message of a failure."""
