@@ -21,7 +21,7 @@ class Replay:
     Attributes:
         events: events and pieces of snapshots told.
         compared: accounts of the manager that could be compared.
-        late: accounts that came behind later events, which cannot be.
+        late: accounts that came behind later events, or before the end and ahead of theirs: they cannot be.
         problems: what does not agree, one line each.
     """
 
@@ -48,7 +48,7 @@ class Replay:
                     self._hear(event)
             else:
                 raise ValueError(f"{kind} has no place in a recording of what was watched")
-        self._compare_until(None)
+        self._compare_rest()
 
     def _look(self, answer: inspect_pb2.InspectPoolResponse) -> None:
         self._last_look = answer
@@ -73,16 +73,26 @@ class Replay:
         except Gap:
             self.problems.append(f"events before number {event.sequence} of step {event.header.step} are missing")
 
-    def _compare_until(self, step: int | None) -> None:
+    def _compare_until(self, step: int) -> None:
         """Compare accounts of earlier steps: everything that happened up to them was told."""
-        while self._due and (step is None or self._due[0].summary.header.step < step):
-            self._compare(self._due.pop(0))
+        while self._due and self._due[0].summary.header.step < step:
+            self.problems += self._differences(self._due.pop(0))
+            self.compared += 1
 
-    def _compare(self, answer: inspect_pb2.InspectPoolResponse) -> None:
+    def _compare_rest(self) -> None:
+        """Of accounts that nothing follows events may be missing: batches come later, and a recording ends anywhere."""
+        for answer in self._due:
+            if self._differences(answer):
+                self.late += 1
+            else:
+                self.compared += 1
+        self._due.clear()
+
+    def _differences(self, answer: inspect_pb2.InspectPoolResponse) -> list[str]:
+        """Between the events and an account, one line each."""
         pages = self._mirror.pages
         if pages is None:
-            return
-        self.compared += 1
+            return []
         stats, counts = answer.summary.stats, pages.counts
         pairs = {
             "free blocks": (counts[FREE], stats.free_blocks),
@@ -100,7 +110,7 @@ class Replay:
             ),
         }
         step = answer.summary.header.step
-        self.problems += [
+        return [
             f"step {step}: {name} are {told} by the events, {said} by the manager"
             for name, (told, said) in pairs.items()
             if told != said

@@ -194,8 +194,10 @@ class Manager:
         return inspect_pb2.ListPoolsResponse(header=self._header(), pools=pools)
 
     def inspect_pool(self, request: inspect_pb2.InspectPoolRequest) -> inspect_pb2.InspectPoolResponse:
-        """One pool with its sequences, best rank first."""
+        """One pool with its sequences, best rank first. Watchers hear of all of it before any later step."""
         tenure = self._tenure(request.pool)
+        if tenure.pool.journal is not None:
+            settle(tenure.pool, tenure.pool.journal)
         return inspection.pool_with_sequences(tenure.pool, tenure.lease)
 
     def inspect_sequence(self, request: inspect_pb2.InspectSequenceRequest) -> inspect_pb2.InspectSequenceResponse:

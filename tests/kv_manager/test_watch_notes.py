@@ -13,7 +13,7 @@ from kv_manager.core.journal import KINDS
 from kv_manager.core.manager import Manager
 from kv_manager.core.pool import Pool
 from kv_manager.core.slices import at_once
-from octavo.kv.v1 import attach_pb2, steps_pb2, watch_pb2
+from octavo.kv.v1 import attach_pb2, inspect_pb2, steps_pb2, watch_pb2
 
 pytestmark = pytest.mark.property
 
@@ -92,6 +92,51 @@ def test_blocks_that_many_steps_change_are_told_once_as_they_then_are(name):
                 told += any(event.HasField("blocks") for event in events)
                 read += 1
     assert told > read / 2
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_an_account_between_two_looks_is_what_was_told_up_to_its_step(name):
+    """Accounts are asked for after every third step and events read after every seventh: recordings compare the two."""
+    compared = 0
+    for seed in range(12):
+        manager, mirrors, accounts = Manager(), [], []
+
+        def attach(spec, live, manager=manager, mirrors=mirrors, accounts=accounts):
+            parts = [attach_pb2.AttachRequest(pool=spec)]
+            parts += [attach_pb2.AttachRequest(sequences=attach_pb2.LiveSequences(sequences=[each])) for each in live]
+            epoch = manager.attach(parts).header.epoch
+            mirrors.append(Mirror(manager, KINDS).read_all())
+            accounts.clear()
+            return epoch
+
+        world, steps = World(REGIMES[name], random.Random(seed), attach, manager.step), 0
+        while not world.finished:
+            world.tick()
+            steps += 1
+            if steps % 3 == 0:
+                accounts.append(manager.inspect_pool(inspect_pb2.InspectPoolRequest(pool="world")))
+            if steps % 7 == 0:
+                mirror = mirrors[-1]
+                for event in at_once(mirror.watch.poll()):
+                    while accounts and accounts[0].summary.header.step < event.header.step:
+                        agree(mirror, accounts.pop(0))
+                        compared += 1
+                    mirror.hear(event)
+    assert compared > 15
+
+
+def agree(mirror, account):
+    """Blocks by their state, and the lengths of tables."""
+    states = [info.state for info in mirror.blocks.values()]
+    stats = account.summary.stats
+    assert states.count(inspect_pb2.BLOCK_STATE_REFERENCED) == stats.referenced_blocks
+    assert states.count(inspect_pb2.BLOCK_STATE_CACHED) == stats.cached_blocks
+    running = {
+        one.seq: one.num_blocks
+        for one in account.sequences
+        if one.num_blocks and one.state == inspect_pb2.SEQUENCE_STATE_RUNNING
+    }
+    assert {seq: len(table) for seq, table in mirror.tables.items() if table} == running
 
 
 def test_a_step_that_fails_half_way_is_not_told(monkeypatch):
