@@ -30,14 +30,14 @@ def main(arguments: Sequence[str]) -> int:
     warn_of_variables(Settings, PREFIX)
 
     from cli.embedded_manager import EmbeddedManager, InProcessManagerClient
-    from model_worker import app
+    from model_worker import start
 
     try:
         with EmbeddedManager(manager_settings) as embedded:
             announce_ready("kv_manager", embedded.address)
             # What is asked of the manager beside the steps goes by gRPC, as from everyone else.
             reachable = chosen.model_copy(update={"manager": embedded.address})
-            return app.run(reachable, InProcessManagerClient(embedded.manager))
+            return start.run(reachable, InProcessManagerClient(embedded.manager))
     except OSError as error:
         print(error, file=sys.stderr)
         return 1

@@ -8,12 +8,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def main() -> int:
-    from model_worker import settings
+    from model_worker import settings, start
 
-    chosen = settings.load()  # wrong flags are answered before torch is imported
-    from model_worker import app
-
-    return app.run(chosen)
+    return start.run(settings.load())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib.metadata
 import logging
 import os
 import secrets
@@ -36,8 +35,8 @@ from model_worker.vllm_face.prefix_cache import PrefixCache
 from model_worker.vllm_face.servicer import VllmEngineServicer
 from octavo.kv.v1 import attach_pb2, common_pb2
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
-from service import logs, model_settings, traced_calls, tracing
-from service.process import announce_ready, follow_parent
+from service import traced_calls, tracing
+from service.process import announce_ready
 from service.serving import Server, catch_signals
 from service.settings import SettingsError
 from service.tenants import read_kv_quotas
@@ -54,17 +53,13 @@ LAST_WORD_SECONDS = 1.0
 
 
 def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
-    """Serve until SIGTERM or SIGINT. Returns the exit status.
+    """Serve until SIGTERM or SIGINT. Returns the exit status. Called by ``start.run``, which sets the log up.
 
     Args:
         settings: as from ``settings.load``.
         manager: the way steps go to the KV manager; None is by gRPC, to ``settings.manager``, as all other calls go.
     """
-    follow_parent()
-    logs.set_up("model_worker", settings.log_level)
-    model_settings.warn_of_variables(WorkerSettings)
     try:
-        _refuse_foreign_kernels()
         for files in (settings.server_tls, settings.manager_tls, settings.gateway_tls):
             if files is not None:
                 files.read()  # a channel is opened where nobody hears that its files are wrong
@@ -88,18 +83,6 @@ def _with_local_model(settings: WorkerSettings) -> WorkerSettings:
     place = local_model(settings.model)
     name = place.resolve().name if place == settings.model else str(settings.model)
     return settings.model_copy(update={"model": place, "served_name": settings.served_name or name})
-
-
-def _refuse_foreign_kernels() -> None:
-    """The PyPI distribution ``kernels`` installs a package of the same name as ours, over it or under it."""
-    try:
-        version = importlib.metadata.version("kernels")
-    except importlib.metadata.PackageNotFoundError:
-        return
-    raise StartError(
-        f"the distribution 'kernels' {version} is installed and shadows Octavo's own package of that name: "
-        "run `pip uninstall kernels` and install octavo again"
-    )
 
 
 async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClient) -> int:

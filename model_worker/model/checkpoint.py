@@ -11,10 +11,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from model_worker.model.errors import CheckpointError
+from model_worker.model.files import read_config_json, read_json, some, weight_files
 
 SAMPLE_BYTES = 4096
-INDEX_NAME = "model.safetensors.index.json"
-SINGLE_NAME = "model.safetensors"
 
 
 class Checkpoint(Protocol):
@@ -48,16 +47,6 @@ def sample_range(start: int, end: int) -> tuple[int, int]:
     return first, min(end, first + SAMPLE_BYTES)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"cannot read {path}: it holds no JSON object")
-    return value
-
-
 def check_tensors(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> None:
     """Raises CheckpointError naming missing, unexpected or misshapen tensors.
 
@@ -66,8 +55,8 @@ def check_tensors(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, t
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected and not _is_derived(name)]
     if missing or unexpected:
-        problems = [f"missing {_some(missing)}"] if missing else []
-        problems += [f"unexpected {_some(unexpected)}"] if unexpected else []
+        problems = [f"missing {some(missing)}"] if missing else []
+        problems += [f"unexpected {some(unexpected)}"] if unexpected else []
         raise CheckpointError(f"the weights do not match config.json: {'; '.join(problems)}")
     for name, shape in expected.items():
         if found[name] != shape:
@@ -78,18 +67,13 @@ def _is_derived(name: str) -> bool:
     return name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight"
 
 
-def _some(names: list[str]) -> str:
-    shown = ", ".join(sorted(names)[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
-
-
 class SafetensorsCheckpoint:
     """A Hugging Face folder: config.json and safetensors, in one file or sharded by an index."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._config = _require_config(folder)
-        self._files = _weight_files(folder)
+        self._config = read_config_json(folder)
+        self._files = weight_files(folder)
         self._stack = ExitStack()
         self._handle_of: dict[str, Any] = {}
         try:
@@ -134,28 +118,3 @@ class SafetensorsCheckpoint:
                     first, end = sample_range(*entry["data_offsets"])
                     file.seek(8 + header_bytes + first)
                     yield file.read(end - first)
-
-
-def _require_config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    if not path.exists():
-        ggufs = sorted(folder.glob("*.gguf"))
-        hint = f"; give the file itself to load {ggufs[0].name}" if ggufs else ""
-        raise CheckpointError(f"no config.json in {folder}{hint}")
-    return read_json(path)
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    if (folder / INDEX_NAME).exists():
-        weight_map = read_json(folder / INDEX_NAME).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise CheckpointError(f"{folder / INDEX_NAME} has no weight_map")
-        files = [folder / name for name in sorted(set(weight_map.values()))]
-        if missing := [file.name for file in files if not file.exists()]:
-            raise CheckpointError(f"{INDEX_NAME} names files that are not in {folder}: {_some(missing)}")
-        return files
-    if (folder / SINGLE_NAME).exists():
-        return [folder / SINGLE_NAME]
-    pickled = sorted(path.name for path in folder.glob("*.bin"))
-    hint = f"; {', '.join(pickled)} is a pickle, which is not read" if pickled else ""
-    raise CheckpointError(f"no weights in {folder}: neither {SINGLE_NAME} nor {INDEX_NAME}{hint}")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from model_worker.model.checkpoint import INDEX_NAME, SINGLE_NAME
+from model_worker.model.files import INDEX_NAME, SINGLE_NAME
 from model_worker.model.gguf_checkpoint import GgufCheckpoint
 from model_worker.model.gguf_tokenizer import write_tokenizer
 from model_worker.model.loader import Progress

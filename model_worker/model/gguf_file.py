@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from model_worker.model.errors import CheckpointError, UnsupportedModelError
+from model_worker.model.files import GGUF_MAGIC, check_gguf
 from model_worker.model.gguf_architectures import ARCHITECTURES, TOP_NAMES
 
 # What the reader raises where bytes are not what they should be: errors of numpy and Python, in words about arrays.
@@ -19,9 +20,9 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        check_gguf(path)
         with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                raise CheckpointError(f"{path} is neither a model folder nor a GGUF file")
+            file.seek(len(GGUF_MAGIC))
             _check_version(path, file.read(4))
         try:
             self.reader = gguf.GGUFReader(path)

@@ -7,8 +7,8 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.constants import DEFAULT_REVISION
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
-from model_worker.model.checkpoint import read_json
 from model_worker.model.errors import CheckpointError
+from model_worker.model.files import read_json
 from model_worker.model.registry import is_native
 
 # A hub that is there answers in tenths of a second. huggingface_hub itself waits for ever for some of its answers, and

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import prod
@@ -17,6 +16,7 @@ from model_worker.model.decoder import DecoderModel
 from model_worker.model.decoder_config import read_decoder_config
 from model_worker.model.decoder_tensors import tensor_shapes
 from model_worker.model.errors import CheckpointError, UnsupportedModelError
+from model_worker.model.files import hub_id
 from model_worker.model.gguf_checkpoint import GgufCheckpoint
 from model_worker.model.registry import CausalLM, is_native
 
@@ -24,8 +24,6 @@ Progress = Callable[[int, int], None]
 """(done bytes, total bytes), called after every piece."""
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-_HUB_ID = re.compile(r"(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +117,12 @@ def local_model(model: str | Path) -> Path:
     place = Path(model)
     if place.exists():
         return place
-    named = _HUB_ID.fullmatch(str(model))
+    named = hub_id(model)
     if named is None:
         raise CheckpointError(f"no such model: {model}")
     from model_worker.model.hub import fetch
 
-    return fetch(named["name"], named["revision"])
+    return fetch(named.name, named.revision)
 
 
 def open_checkpoint(place: Path) -> Checkpoint:

@@ -65,6 +65,16 @@ def ended(arguments: list[str], environ: Mapping[str, str], folder: Path) -> lis
     return done.stderr.splitlines()
 
 
+def test_octavo_serve_shows_what_its_services_do_not_know(tmp_path: Path) -> None:
+    model = tmp_path / "no-model"
+    model.mkdir()
+    ports = ["port", "http-port", "worker-port", "manager-port", "worker-metrics-port", "manager-metrics-port"]
+    unknown = {"OCTAVO_KV_LEASE_SECOND": VALUE, "OCTAVO_WORKER_BLOCK_SIZ": VALUE}
+    lines = ended(["cli.main", "serve", f"--model={model}", *(f"--{port}=0" for port in ports)], unknown, tmp_path)
+    for service, name in zip(("kv_manager", "model_worker"), unknown, strict=True):
+        assert any(line.startswith(service) and f"WARNING {name} is no setting" in line for line in lines), lines
+
+
 def warnings(lines: list[str]) -> list[str]:
     entries = [json.loads(line) for line in lines]
     return [entry["message"] for entry in entries if entry["level"] == "WARNING"]
