@@ -99,6 +99,13 @@ def test_the_folder_of_the_tenants_reaches_the_services() -> None:
         assert file == "/etc/octavo/tenants/tenants.toml"
 
 
+@pytest.mark.parametrize("worker", ["model_worker", "model_worker_cpu"])
+def test_the_number_of_workers_is_kept_in_the_env_file(worker: str) -> None:
+    profile = "cpu" if worker.endswith("cpu") else "gpu"
+    assert services(config(profile, OCTAVO_MODEL="m"))[worker]["scale"] == 1
+    assert services(config(profile, OCTAVO_MODEL="m", OCTAVO_WORKER_REPLICAS="3"))[worker]["scale"] == 3
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_inspector_shows_the_projects_manager_unless_told_otherwise(overlay: str) -> None:
     name = "OCTAVO_GATEWAY_INSPECT_MANAGERS"
@@ -109,7 +116,10 @@ def test_the_inspector_shows_the_projects_manager_unless_told_otherwise(overlay:
 
 
 def test_each_worker_of_a_node_with_two_gpus_has_its_own() -> None:
-    found = services(config("gpu", overlay="deploy/compose.gpus.yml", OCTAVO_MODEL="m"))
+    replicas = {"OCTAVO_MODEL": "m", "OCTAVO_WORKER_REPLICAS": "2"}
+    found = services(config("gpu", overlay="deploy/compose.gpus.yml", **replicas))
+    # OCTAVO_WORKER_REPLICAS would give each GPU as many.
+    assert [found[name]["scale"] for name in ("model_worker", "model_worker_1")] == [1, 1]
     devices = [
         device["device_ids"]
         for name in ("model_worker", "model_worker_1")
