@@ -75,6 +75,14 @@ def test_the_example_is_a_whole_env_file_and_takes_the_gpu() -> None:
     assert set(services(config(env_file=".env.example"))) == ALWAYS | {"model_worker"}
 
 
+@pytest.mark.parametrize("profiles", ["cpu", "cpu,monitoring"])
+def test_profiles_of_the_env_file_are_those_of_every_command(profiles: str, tmp_path: Path) -> None:
+    env = tmp_path / "env"
+    env.write_text((REPOSITORY / ".env.example").read_text().replace("=gpu\n", f"={profiles}\n"))
+    expected = ALWAYS.union(*(OF_PROFILE[profile] for profile in profiles.split(",")))
+    assert set(services(config(env_file=str(env)))) == expected
+
+
 def test_the_defaults_are_those_of_the_example() -> None:
     bare = config("cpu", "monitoring", OCTAVO_MODEL="./models/smollm2", OCTAVO_SERVED_NAME="smollm2")
     example = config("cpu", "monitoring", env_file=".env.example", OCTAVO_TENANTS="/dev/null")

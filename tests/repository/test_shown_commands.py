@@ -22,6 +22,7 @@ RUN_BY: list[tuple[str, str, str]] = [
     ("README.md", ".venv/bin/octavo", README),
     ("README.md", "make model", "make model"),
     ("README.md", "cp", "tests/compose/test_compose_config.py"),
+    ("README.md", "sed", "tests/repository/test_shown_commands.py"),
     ("README.md", "docker compose", COMPOSE),
     ("README.md", "curl", README),
     ("docs/clients.md", "make clients-test", "make clients-test"),
@@ -160,11 +161,22 @@ def test_nothing_is_listed_that_no_page_shows() -> None:
 # --- what is run here
 
 
-def test_the_build_that_env_names_is_changed_by_the_command(tmp_path: Path) -> None:
-    (command,) = [one for one in FENCED if one.words[0] == "sed"]
+CHANGED = {
+    "README.md": ("COMPOSE_PROFILES=gpu", "COMPOSE_PROFILES=cpu"),
+    "docs/containers.md": ("OCTAVO_TAG_KV_MANAGER=latest", "OCTAVO_TAG_KV_MANAGER=next"),
+}
+
+
+def test_what_a_page_changes_in_env_is_known() -> None:
+    assert [command.page for command in FENCED if command.words[0] == "sed"] == list(CHANGED)
+
+
+@pytest.mark.parametrize("page", CHANGED)
+def test_one_line_of_env_is_changed_by_the_command(page: str, tmp_path: Path) -> None:
+    (command,) = [one for one in FENCED if one.words[0] == "sed" and one.page == page]
     env = tmp_path / ".env"
     shutil.copy(ROOT / ".env.example", env)
     before = env.read_text().splitlines()
     subprocess.run(command.words, cwd=tmp_path, check=True)
     changed = [(old, new) for old, new in zip(before, env.read_text().splitlines(), strict=True) if old != new]
-    assert changed == [("OCTAVO_TAG_KV_MANAGER=latest", "OCTAVO_TAG_KV_MANAGER=next")]
+    assert changed == [CHANGED[page]]
