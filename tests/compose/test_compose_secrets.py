@@ -6,15 +6,15 @@ The health checks speak TLS by the same variables as the services, or `up --wait
 import hashlib
 import secrets
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compose_project import TEST_FILE, Project, wait_until
+from compose_project import REPOSITORY, TEST_FILE, Project, wait_until
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(600)]
 
-NAMES = ("kv_manager", "model_worker", "gateway")
 KEY, OPERATOR = secrets.token_hex(32), secrets.token_hex(32)
 # The gateway looks at its file every 2 s.
 REVOKED_SECONDS = 10.0
@@ -55,24 +55,6 @@ except urllib.error.HTTPError as error:
 """
 
 
-def openssl(*arguments: object) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
-
-
-def certificates(folder: Path) -> None:
-    """ca.pem, and NAME.pem and NAME.key for the DNS name NAME; readable by everybody, since it is a test's."""
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    ca, ca_key = folder / "ca.pem", folder / "ca.key"
-    openssl("req", "-x509", *new_key, "-keyout", ca_key, "-days", "1", "-subj", "/CN=ca", "-out", ca)
-    for name in NAMES:
-        certificate, key, asked, extension = (folder / f"{name}.{kind}" for kind in ("pem", "key", "csr", "cnf"))
-        extension.write_text(f"subjectAltName=DNS:{name}\n")
-        openssl("req", *new_key, "-keyout", key, "-subj", f"/CN={name}", "-out", asked)
-        signer = ("-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-extfile", extension)
-        openssl("x509", "-req", "-in", asked, *signer, "-days", "1", "-out", certificate)
-        key.chmod(0o644)
-
-
 def write_tenants(folder: Path, key: str, operator: str) -> None:
     """A tenant and an operator, by a new file that is moved over whatever there is."""
     digests = [hashlib.sha256(one.encode()).hexdigest() for one in (key, operator)]
@@ -85,13 +67,14 @@ def write_tenants(folder: Path, key: str, operator: str) -> None:
 @pytest.fixture
 def guarded(engine: None, published: dict[str, str], open_folder: Path) -> Iterator[Project]:
     """The cpu profile with TLS everywhere, a tenant and an operator."""
-    certificates(open_folder)
+    tls = open_folder / "tls"
+    subprocess.run([REPOSITORY / "deploy" / "certificates.sh", tls], check=True)
     tenants = open_folder / "tenants"
     tenants.mkdir(mode=0o755)
     write_tenants(tenants, KEY, OPERATOR)
     file = open_folder / "compose.yml"
     file.write_text("services:\n  client:\n    secrets: [ca.pem]\n")
-    environ = {**published, "OCTAVO_TLS": str(open_folder), "OCTAVO_TENANTS": str(tenants)}
+    environ = {**published, "OCTAVO_TLS": str(tls), "OCTAVO_TENANTS": str(tenants)}
     with Project(
         "octavo-secrets", ("docker-compose.yml", TEST_FILE, "deploy/compose.tls.yml", file), environ
     ) as project:
@@ -130,3 +113,20 @@ def test_a_key_is_revoked_by_another_file_moved_over_the_old_one(guarded: Projec
     assert call(guarded, "tls", KEY) == "UNAUTHENTICATED"
     assert call(guarded, "tls", other) == "OK 4"
     assert look(guarded, OPERATOR) == "200 kv_manager:50052"
+
+
+def test_this_machine_reaches_what_is_published(guarded: Project) -> None:
+    tls = Path(guarded.environ["OCTAVO_TLS"])
+    operator = ["--tls-certificate", str(tls / "operator.pem"), "--tls-key", str(tls / "operator.key")]
+    address = guarded.environ["OCTAVO_INSPECT_LISTEN"]
+    command = [sys.executable, "-m", "cli", "check", "--address", address, "--tls-ca", str(tls / "ca.pem")]
+
+    def check(*identity: str) -> tuple[int, str]:
+        done = subprocess.run([*command, *identity], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    status, said = check(*operator)
+    assert (status, "every invariant holds" in said) == (0, True), said
+    # The manager lets nobody in without a certificate.
+    status, said = check()
+    assert status == 1, said

@@ -114,7 +114,7 @@ def test_extras_and_constraints_exist(service: str) -> None:
         assert (ROOT / "constraints" / f"{variant['CONSTRAINTS']}.txt").is_file()
 
 
-@pytest.mark.parametrize(("module", "extra"), [("kv_manager", "kv-manager"), ("gateway", "gateway,otel")])
+@pytest.mark.parametrize(("module", "extra"), [("kv_manager", "kv-manager"), ("gateway", "gateway,cli,otel")])
 def test_an_image_installs_what_its_extra_asks_for(module: str, extra: str) -> None:
     requirements = runpy.run_path(str(ROOT / "deploy" / "requirements.py"))["requirements"]
     asked = requirements(ROOT / "pyproject.toml", extra.split(","))
@@ -122,6 +122,7 @@ def test_an_image_installs_what_its_extra_asks_for(module: str, extra: str) -> N
     names = {Requirement(line).name for line in asked}
     assert len(names) == len(asked), "asked for twice"
     assert {"grpcio", "protobuf", "grpcio-health-checking", "prometheus-client"} <= names
+    assert ({"typer", "rich"} <= names) == (module == "gateway")
     assert ("starlette" in names) == ("opentelemetry-sdk" in names) == (module == "gateway")
     assert not names & {"octavo", "torch", "transformers"}
 
@@ -281,6 +282,32 @@ def test_the_folder_of_keys_is_mounted_so_that_another_file_moved_into_it_is_see
         assert binds(name)["/etc/octavo/tenants"] == "${OCTAVO_TENANTS:-/dev/null}"
         environment = compose()["services"][name]["environment"]
         assert environment[variable] == "${OCTAVO_TENANTS:+/etc/octavo/tenants/tenants.toml}"
+
+
+def test_certificates_are_for_the_names_that_services_and_clients_call(tmp_path: Path) -> None:
+    folder = tmp_path / "tls"
+    make = [ROOT / "deploy" / "certificates.sh", folder, "octavo.example", "10.0.0.7"]
+    subprocess.run(make, check=True)
+
+    def names(service: str) -> set[str]:
+        shown = ["openssl", "x509", "-in", folder / f"{service}.pem", "-noout", "-ext", "subjectAltName"]
+        printed = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
+        return set(re.findall(r"(?:DNS|IP Address):([\w.]+)", printed))
+
+    here = {"localhost", "127.0.0.1"}
+    assert names("gateway") == {"gateway", "octavo.example", "10.0.0.7"} | here
+    assert names("kv_manager") == {"kv_manager"} | here
+    assert names("model_worker") == {"model_worker"}
+    # Others on this machine read no key: what is open to read lies in a folder that is not.
+    assert folder.stat().st_mode & 0o077 == 0
+    assert (folder / "ca.key").stat().st_mode & 0o077 == 0
+    # Made again, they are others by the same CA.
+    before = {file.name: file.read_bytes() for file in folder.glob("*.pem")}
+    subprocess.run(make, check=True)
+    changed = {name for name, content in before.items() if (folder / name).read_bytes() != content}
+    assert changed == set(before) - {"ca.pem"}
+    check = ["openssl", "verify", "-CAfile", folder / "ca.pem", *(folder / name for name in before)]
+    subprocess.run(check, capture_output=True, check=True)
 
 
 INSPECTED = "OCTAVO_GATEWAY_INSPECT_MANAGERS"

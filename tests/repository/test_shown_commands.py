@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 README, COMPOSE, CLUSTER = "tests/repository/test_readme.py", "make compose-test", "tests/repository/test_kubernetes.py"
 OPERATING, SIMULATE = "tests/cli/test_operator_commands.py", "tests/cli/test_simulate_command.py"
-REVOKED = "tests/compose/test_compose_secrets.py"
+REVOKED = CONTAINER_TLS = "tests/compose/test_compose_secrets.py"
 PRINTED, TENANTS = "tests/cli/test_command_pages.py", "tests/repository/test_tenants_page.py"
 # What runs a command that a block shows: page, how the command begins, and the test or target. Where neither a test nor
 # a target does, why not.
@@ -31,6 +31,8 @@ RUN_BY: list[tuple[str, str, str]] = [
     ("docs/clients.md", "benchmarks/aiperf.sh", "not run: another project's load generator, 1.2 GB"),
     ("docs/conformance.md", "pytest", "tests/repository/test_suites_by_address.py"),
     ("docs/containers.md", "docker", COMPOSE),
+    ("docs/containers.md", "deploy/certificates.sh", CONTAINER_TLS),
+    ("docs/containers.md", "octavo", CONTAINER_TLS),
     ("docs/containers.md", "deploy/roll.sh", "tests/compose/test_compose_roll.py"),
     ("docs/containers.md", "sed", "tests/repository/test_shown_commands.py"),
     ("docs/estimate.md", "octavo estimate", PRINTED),
