@@ -38,7 +38,7 @@ finish() {
 
 wheels() {
     mkdir -p "$WORKPLACE/wheels"
-    "$PYTHON" deploy/requirements.py gateway,worker,otel >"$WORKPLACE/requirements.txt"
+    "$PYTHON" deploy/requirements.py gateway,worker,cli,otel >"$WORKPLACE/requirements.txt"
     "$PYTHON" -m pip download -qq --python-version 3.11 --only-binary=:all: -d "$WORKPLACE/wheels" \
         -c constraints/cpu.txt -r "$WORKPLACE/requirements.txt" 'hatchling>=1.26'
     local cuda

@@ -1,6 +1,7 @@
 """Too few extras installed: one line names the extra, for the command and for each service."""
 
 import os
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -35,6 +36,7 @@ def run_without(hidden: Sequence[str], folder: Path, module: str, *arguments: st
     ("hidden", "module", "arguments", "missing", "extra"),
     [
         ((*COMMAND, *WORKER, *GATEWAY, *MANAGER), "cli.main", ["generate", "hi"], "typer", "octavo[cli]"),
+        ((*COMMAND, *WORKER, *GATEWAY, *MANAGER), "cli", ["generate", "hi"], "typer", "octavo[cli]"),
         ((*WORKER, *GATEWAY), "cli.main", ["serve"], "jinja2, pydantic_settings, safetensors, torch", "octavo[demo]"),
         ((*WORKER, *GATEWAY), "gateway", [], "jinja2", "octavo[gateway]"),
         ((*WORKER, *GATEWAY), "model_worker", ["--model", "m"], "pydantic_settings", "octavo[worker]"),
@@ -60,3 +62,17 @@ def test_what_is_missing_is_one_line(
 
 def test_the_command_and_the_manager_need_no_more_than_their_extra(tmp_path: Path) -> None:
     assert run_without((*WORKER, *GATEWAY), tmp_path, "cli.main", "--help").returncode == 0
+
+
+@pytest.mark.parametrize("command", [["workers"], ["drain", "worker"]])
+def test_the_gateways_image_which_has_no_worker_can_run_an_operators_commands(
+    tmp_path: Path, command: list[str]
+) -> None:
+    """As ``docker compose exec gateway python -m cli ...`` does."""
+    with socket.socket() as taken:  # bound, and nobody listens: a call is refused
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run_without(WORKER, tmp_path, "cli", *command, "--address", address)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("octavo: ")
+    assert address in done.stderr
