@@ -64,7 +64,12 @@ def inspect(
         raise CliError(f"{flag} shows the whole pool: it goes with neither --seq, --block, --blocks nor --json")
     files = tls_files(wanted=tls, ca=tls_ca, certificate=tls_certificate, key=tls_key)
     if web:
-        from cli.web import serve_web
+        try:
+            from cli.web import serve_web
+        except ModuleNotFoundError as error:
+            raise CliError(
+                f"the page is served by the gateway's libraries ({error}): pip install 'octavo[gateway]'"
+            ) from error
 
         serve_web(manager_address(address), web_listen, files)
         return

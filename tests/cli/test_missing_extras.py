@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parents[2]
 # Libraries that only the extras bring, by what a folder of installed packages calls them.
 WORKER = ("torch", "safetensors")
-GATEWAY = ("jinja2", "pydantic_settings")
+GATEWAY = ("jinja2", "pydantic_settings", "starlette", "uvicorn")
 MANAGER = ("grpc_health", "prometheus_client")
 COMMAND = ("typer",)
 
@@ -37,7 +37,8 @@ def run_without(hidden: Sequence[str], folder: Path, module: str, *arguments: st
     [
         ((*COMMAND, *WORKER, *GATEWAY, *MANAGER), "cli.main", ["generate", "hi"], "typer", "octavo[cli]"),
         ((*COMMAND, *WORKER, *GATEWAY, *MANAGER), "cli", ["generate", "hi"], "typer", "octavo[cli]"),
-        ((*WORKER, *GATEWAY), "cli.main", ["serve"], "jinja2, pydantic_settings, safetensors, torch", "octavo[demo]"),
+        ((*WORKER, *GATEWAY), "cli.main", ["serve"], ", ".join(sorted((*WORKER, *GATEWAY))), "octavo[demo]"),
+        ((*WORKER, *GATEWAY), "cli.main", ["inspect", "--web"], "uvicorn", "octavo[gateway]"),
         ((*WORKER, *GATEWAY), "gateway", [], "jinja2", "octavo[gateway]"),
         ((*WORKER, *GATEWAY), "model_worker", ["--model", "m"], "pydantic_settings", "octavo[worker]"),
         (WORKER, "model_worker", ["--model", "MODEL"], "torch", "octavo[worker]"),
