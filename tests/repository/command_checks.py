@@ -173,6 +173,11 @@ def check_docker(command: Command, words: list[str]) -> None:
     assert words[0] == "compose", words
     document = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     services = document["services"]
+    if words[1:2] == ["exec"]:
+        assert words[2] in services, words[2]
+        assert words[3:6] == ["python", "-m", "cli"], words
+        check_octavo(command, words[6:])
+        return
     profiles = {profile for service in services.values() for profile in service.get("profiles", ())}
     for flag, value in zip(words, [*words[1:], ""], strict=True):
         if flag == "--profile":
