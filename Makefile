@@ -74,7 +74,7 @@ check: lint ## quick checks: lint, types, imports, unit and property tests
 test: lint $(FETCHED) ## everything but long runs, GPU and containers
 	# Triton reads TRITON_INTERPRET when it is imported, so its interpreter and its compiler have a process each.
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -m interpret tests/kernels/interpret
-	$(BIN)/pytest -q -m aot tests/kernels/aot
+	$(BIN)/pytest -q -n $(PROCESSES) -m aot tests/kernels/aot
 	# A browser and the services it looks at want both cores to themselves.
 	-@tests/inspector/setup.sh
 	@if $(BROWSER); then $(BIN)/pytest -q -m browser tests/inspector; else $(NO_BROWSER); fi
