@@ -156,10 +156,12 @@ def test_who_leaves_in_the_middle_stops_the_worker(facts: Facts, stack: Stack) -
         manager = kv_manager_pb2_grpc.KvManagerServiceStub(manager_channel)
 
         def stats() -> worker_pb2.GetStatsResponse:
-            return worker.GetStats(worker_pb2.GetStatsRequest(), timeout=60)
+            return worker.GetStats(worker_pb2.GetStatsRequest(), timeout=60, wait_for_ready=True)
 
         def held() -> int:
-            pool = manager.InspectPool(inspect_pb2.InspectPoolRequest(pool="default"), timeout=60).summary.stats
+            pool = manager.InspectPool(
+                inspect_pb2.InspectPoolRequest(pool="default"), timeout=60, wait_for_ready=True
+            ).summary.stats
             return int(pool.num_blocks - pool.free_blocks - pool.cached_blocks)
 
         before = stats()

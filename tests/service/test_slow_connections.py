@@ -16,7 +16,7 @@ from service.probe import probe
 
 pytestmark = pytest.mark.unit
 
-# Services give an attempt 0.1 s and try again.
+# Services give an attempt 0.5 s and try again.
 DELAY_SECONDS = 4 * dict(CHANNEL_OPTIONS)["grpc.min_reconnect_backoff_ms"] / 1000
 
 
