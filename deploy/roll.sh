@@ -7,8 +7,8 @@
 #
 #   SERVICE       model_worker or model_worker_cpu; others publish a port, which two containers cannot share
 #   WAIT_SECONDS  what a new one may take until it is healthy (default: 600)
-# Needs room for one worker more, on a GPU too. Project, files and profile are those of docker compose: .env, or COMPOSE_PROJECT_NAME,
-# COMPOSE_FILE and COMPOSE_PROFILES.
+# Needs room for one worker more, on a GPU too. Project, files and variables are those of docker compose: .env, or
+# COMPOSE_PROJECT_NAME, COMPOSE_FILE, COMPOSE_PROFILES and COMPOSE_ENV_FILES. One roll at a time.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,7 +17,12 @@ WAIT_SECONDS=${WAIT_SECONDS:-600}
 
 say() { printf '[roll %4ss] %s\n' "$SECONDS" "$*" >&2; }
 
-containers() { docker compose ps --all --quiet "$SERVICE"; }
+# containers: the ids of the service's, one a line; those of `docker compose run` are nobody's replicas.
+containers() {
+    local ids
+    ids=$(docker compose ps --all --quiet "$SERVICE") || return 1
+    [ -z "$ids" ] || docker inspect --format '{{index .Config.Labels "com.docker.compose.oneoff"}} {{.Id}}' $ids | sed -n 's/^False //p'
+}
 
 # healthy ID: returns when it is; fails when it has ended, even if it is started again, or when its time is up.
 healthy() {
@@ -35,9 +40,11 @@ healthy() {
 
 # start_one KNOWN...: one container more than those. Its id is left in NEW, also where it could be made and not started.
 start_one() {
-    local failed=0
+    local failed=0 now
     docker compose up --detach --no-deps --no-recreate --no-build --scale "$SERVICE=$(($# + 1))" "$SERVICE" || failed=1
-    NEW=$(comm -13 <(printf '%s\n' "$@" | sort) <(containers | sort))
+    now=$(containers)
+    NEW=$(comm -13 <(printf '%s\n' "$@" | sort) <(sort <<<"$now"))
+    [ "$(wc -w <<<"$NEW")" = 1 ] || { say "one more of $SERVICE was wanted, found: ${NEW:-none}"; NEW=; return 1; }
     return "$failed"
 }
 
@@ -49,13 +56,15 @@ model_worker*) ;;
     ;;
 esac
 
-mapfile -t OLD < <(containers)
-[ ${#OLD[@]} -gt 0 ] || { say "$SERVICE has no container: docker compose up -d"; exit 1; }
+old=$(containers)
+mapfile -t OLD <<<"$old"
+[ -n "$old" ] || { say "$SERVICE has no container: docker compose up -d"; exit 1; }
 # Whatever ends this before the new one is healthy takes it away.
 NEW=
 trap '[ -z "$NEW" ] || docker rm --force "$NEW" >/dev/null' EXIT
 for old in "${OLD[@]}"; do
-    mapfile -t known < <(containers)
+    now=$(containers)
+    mapfile -t known <<<"$now"
     start_one "${known[@]}"
     say "${NEW:0:12} starts"
     if ! healthy "$NEW"; then

@@ -57,7 +57,11 @@ class Fleet:
             await worker.close()
 
     def _come(self, address: str, source: str) -> None:
-        worker = self._make_worker(address, host_of(source))
+        try:
+            worker = self._make_worker(address, host_of(source))
+        except OSError as error:  # certificates are being replaced: whoever named the worker names it again
+            logger.error("worker %s cannot be called: %s", address, error, extra={"source": source})
+            return
         self._here[address] = worker, asyncio.create_task(worker.watch(self._changed))
         self._router.add(worker)
         logger.info("worker %s came", address, extra={"source": source})

@@ -6,6 +6,7 @@ Never text: no prompt, no answer, no stop string. A request with several prompts
 import asyncio
 import time
 
+from gateway.errors import InvalidRequest
 from gateway.generation import Generation
 from gateway.streams import Piece
 from octavo.gateway.v1 import gateway_pb2
@@ -74,6 +75,8 @@ class Story:
             self._span.fail("CANCELLED", fault=False)
         elif isinstance(error, ServiceError):
             self._span.fail(error.reason, error.logged, fault=error.code in traced_calls.FAULTS)
+        elif isinstance(error, InvalidRequest):
+            self._span.fail(error.reason, fault=False)
         else:
             self._span.fail(type(error).__name__)
 

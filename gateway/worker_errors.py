@@ -82,9 +82,10 @@ def about_request(address: str, error: ServiceError, constraint: str) -> Invalid
 
 def parameter_of(field: str) -> str | None:
     """The parameter that a field of the worker's request is made of; None for one that is the gateway's own."""
-    if field in _RENAMED:
-        return _RENAMED[field]
-    message, _, name = field.rpartition(".")
+    whole = field.partition("[")[0]  # of an element
+    if whole in _RENAMED:
+        return _RENAMED[whole]
+    message, _, name = whole.rpartition(".")
     return name if name in BY_NAME and (not message or message in _SORTED) else None
 
 

@@ -1,7 +1,11 @@
 """Addresses to listen on, and the one line for an address that is not to be had."""
 
+import errno
 import os
 import socket
+
+# With these gRPC cannot bind either. Of anything else it may know better: a machine without IPv6, schemes of its own.
+REFUSALS = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 
 
 def cannot_listen(listen: str, error: OSError, flag: str) -> OSError:
@@ -26,6 +30,8 @@ def check_free(listen: str, flag: str) -> None:
     Raises:
         OSError: the line for it.
     """
+    if listen.startswith(("ipv4:", "ipv6:")):
+        return
     host, _, port = listen.removeprefix("dns:///").rpartition(":")
     refused: OSError | None = None
     try:
@@ -38,6 +44,8 @@ def check_free(listen: str, flag: str) -> None:
                     probe.bind(address)
                 return
             except OSError as error:
+                if error.errno not in REFUSALS:
+                    return
                 refused = error
     except (OSError, UnicodeError) as error:  # no name that could be asked for
         refused = error if isinstance(error, OSError) else OSError(str(error))

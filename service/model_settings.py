@@ -133,7 +133,9 @@ def load(kind: type[Settings], *, program: str, table: str, arguments: Sequence[
     """Read all sources; print usage and what is wrong, and exit with status 2, when something is."""
     prefix = kind.model_config.get("env_prefix", "")
     command = f"python -m {program}"
-    parser = argparse.ArgumentParser(prog=command, usage=f"{command} [options]", description=kind.__doc__)
+    parser = argparse.ArgumentParser(
+        prog=command, usage=f"{command} [options]", description=kind.__doc__, allow_abbrev=False
+    )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help=f"${CONFIG_VARIABLE}, else {DEFAULT_CONFIG} if it exists"
     )
@@ -143,7 +145,7 @@ def load(kind: type[Settings], *, program: str, table: str, arguments: Sequence[
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         # Their values may be secrets: a flag is misspelled as easily as any other word.
-        names = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        names = [word.partition("=")[0] for word in unknown if word.startswith("--")]
         parser.error(f"unrecognized arguments: {' '.join(names) or 'words without a flag'}")
     flags = {name: value for name, value in vars(given).items() if value is not None}
     config = flags.pop("config", None)

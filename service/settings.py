@@ -96,7 +96,10 @@ def load(
     environ = os.environ if environ is None else environ
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     parser = argparse.ArgumentParser(
-        prog=f"python -m {program}", usage=f"python -m {program} [options]", description=description
+        prog=f"python -m {program}",
+        usage=f"python -m {program} [options]",
+        description=description,
+        allow_abbrev=False,  # an unknown flag is refused, and no value is repeated beside those it might stand for
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help=f"default: {DEFAULT_CONFIG} if it exists")
     hints = typing.get_type_hints(kind)

@@ -1,5 +1,6 @@
 """An address that cannot be listened on is told in one line of our own, whichever service wants it."""
 
+import errno
 import json
 import socket
 import subprocess
@@ -43,6 +44,19 @@ def test_what_is_wrong_with_an_address_is_said(taken: str) -> None:
     for name in ("no.such.host.invalid:1", f"{'x' * 70}:1"):  # the second is none that could be asked for
         with pytest.raises(OSError, match=rf"^cannot listen on {name}: .+; choose another --some-flag$"):
             check_free(name, "--some-flag")
+
+
+@pytest.mark.unit
+def test_what_grpc_may_know_better_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schemes of its own, and a machine whose kernel has no IPv6 while its addresses do."""
+    for listen in ("ipv4:0.0.0.0:0", "ipv6:[::]:0"):
+        check_free(listen, "--listen")
+
+    def no_socket(*_: object) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, "address family not supported by protocol")
+
+    monkeypatch.setattr(socket, "socket", no_socket)
+    check_free("127.0.0.1:0", "--listen")
 
 
 @pytest.mark.unit

@@ -75,5 +75,14 @@ def test_the_value_of_a_misspelled_flag_is_not_repeated(
     assert ("--gateway-tokne" in said) is (words != [SHORT])
 
 
+@pytest.mark.parametrize("table", SERVICES)
+def test_nothing_stands_for_the_flags_that_begin_like_it(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """argparse names what an abbreviation might mean together with its value."""
+    for short in ("--ga", "--gateway", "--registration", "--m"):
+        said = refused(table, capsys, f"{short}={SHORT}")
+        assert said.endswith(f"error: unrecognized arguments: {short}\n")
+        assert SHORT not in said
+
+
 def test_other_values_are_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     assert refused("gateway", capsys, "--max-queued=-7").endswith("found '-7'\n")

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 import grpc
@@ -97,7 +97,9 @@ class Names:
 
 
 @contextlib.asynccontextmanager
-async def follower(*targets: str) -> AsyncIterator[tuple[Router, Names, list[int]]]:
+async def follower(
+    *targets: str, make: Callable[[str, str], Worker] = lambda address, _: Worker(address, ModelCache())
+) -> AsyncIterator[tuple[Router, Names, list[int]]]:
     """A router, what resolves the one name among its targets, and the number of its workers whenever one changed."""
     changes: list[int] = []
     router = Router(())
@@ -105,7 +107,7 @@ async def follower(*targets: str) -> AsyncIterator[tuple[Router, Names, list[int
     async def changed() -> None:
         changes.append(len(router.workers))
 
-    fleet = Fleet(router, lambda address, _: Worker(address, ModelCache()), changed)
+    fleet = Fleet(router, make, changed)
     said = Names()
     following = asyncio.create_task(discovery.follow(fleet, targets, 0.0, said.resolve))
     await said.asked.get()
@@ -140,6 +142,24 @@ async def test_a_name_that_cannot_be_resolved_keeps_its_workers() -> None:
         assert addresses(router) == ["a:2"]
         await said.tell(())
         assert addresses(router) == []
+
+
+@pytest.mark.unit
+async def test_a_worker_that_cannot_be_called_yet_is_called_at_the_next_look() -> None:
+    """While certificates are replaced, key and certificate may belong to different pairs."""
+    made: list[str] = []
+
+    def make(address: str, _: str) -> Worker:
+        made.append(address)
+        if made.count("a:2") == 1:
+            raise OSError("x.pem and x.key are no certificate and its key in PEM")
+        return Worker(address, ModelCache())
+
+    async with follower("dns:///workers:2", make=make) as (router, said, _):
+        await said.tell({"a:2"})
+        assert addresses(router) == []
+        await said.tell({"a:2"})
+        assert addresses(router) == ["a:2"]
 
 
 @pytest.mark.unit
