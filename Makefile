@@ -27,7 +27,7 @@ FETCHED := $(MODEL)/octavo-model.json
 
 # Whether there is one for the inspector's tests; `make test` goes on without.
 BROWSER := command -v chromium >/dev/null && command -v chromedriver >/dev/null
-NO_BROWSER := echo 'SKIPPED: the tests of the inspector page, for want of a browser: tests/inspector/setup.sh says why'
+NO_BROWSER := echo 'SKIPPED: the tests of the inspector page, for want of a browser: tests/inspector/setup.sh installs one'
 
 # Waiting OpenMP threads sleep: spinning ones starve the services that share the cores.
 export OMP_WAIT_POLICY ?= passive
@@ -76,7 +76,6 @@ test: lint $(FETCHED) ## everything but long runs, GPU and containers
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -m interpret tests/kernels/interpret
 	$(BIN)/pytest -q -n $(PROCESSES) -m aot tests/kernels/aot
 	# A browser and the services it looks at want both cores to themselves.
-	-@tests/inspector/setup.sh
 	@if $(BROWSER); then $(BIN)/pytest -q -m browser tests/inspector; else $(NO_BROWSER); fi
 	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m 'not soak and not gpu and not compose and not interpret and not aot and not clients and not browser'
 	@$(BROWSER) || $(NO_BROWSER)
