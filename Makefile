@@ -77,7 +77,8 @@ test: lint $(FETCHED) ## everything but long runs, GPU and containers
 	$(BIN)/pytest -q -n $(PROCESSES) -m aot tests/kernels/aot
 	# A browser and the services it looks at want both cores to themselves.
 	@if $(BROWSER); then $(BIN)/pytest -q -m browser tests/inspector; else $(NO_BROWSER); fi
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m 'not soak and not gpu and not compose and not interpret and not aot and not clients and not browser'
+	# In the order of their names: by the number of tests, as xdist would, the longest come last and one core rests.
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder -m 'not soak and not gpu and not compose and not interpret and not aot and not clients and not browser'
 	@$(BROWSER) || $(NO_BROWSER)
 
 clients-test: $(INSTALLED) ## the contract with other people's clients, each in an environment of its own

@@ -114,9 +114,14 @@ class Migrations:
                     attempt.abandon()
 
     async def news(self, seconds: float) -> None:
-        """Return when a worker has changed, or after ``seconds``."""
+        """Return when a worker has changed, or after ``seconds``.
+
+        Not by ``asyncio.wait_for``: before Python 3.12 that returns as if nothing were wrong when it is cancelled at
+        the moment of the news, and the request of a client that leaves then would wait on.
+        """
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
 
     @contextlib.asynccontextmanager
     async def call(

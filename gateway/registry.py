@@ -80,7 +80,8 @@ async def follow(fleet: Fleet, leases: Leases) -> None:
         leases.changed.clear()
         await fleet.name(SOURCE, leases.alive(time.monotonic()))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(leases.changed.wait(), LOOK_EVERY_SECONDS)
+            async with asyncio.timeout(LOOK_EVERY_SECONDS):
+                await leases.changed.wait()
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):

@@ -117,7 +117,8 @@ class Worker:
             if not 0 < silent_looks <= MISSES_ALLOWED:
                 await self._update(trouble, model, changed)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._look_now.wait(), LOOK_EVERY_SECONDS)
+                    async with asyncio.timeout(LOOK_EVERY_SECONDS):
+                        await self._look_now.wait()
 
     def look_now(self) -> None:
         """Have the worker looked at without delay: a call on it has just failed."""

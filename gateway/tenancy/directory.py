@@ -57,7 +57,8 @@ class Directory:
         try:
             while True:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._asked.wait(), LOOK_EVERY_SECONDS)
+                    async with asyncio.timeout(LOOK_EVERY_SECONDS):
+                        await self._asked.wait()
                 await self.refresh()
         finally:
             loop.remove_signal_handler(signal.SIGHUP)

@@ -118,7 +118,8 @@ def test_the_command_talks_to_services_elsewhere(wheel: Path, tmp_path: Path) ->
     assert fetch.stderr.count("\n") == 1
 
 
-@pytest.mark.timeout(900)  # installs torch
+@pytest.mark.soak
+@pytest.mark.timeout(900)  # installs torch, which `make serve` does too
 def test_the_worker_has_all_it_imports(wheel: Path, tmp_path: Path) -> None:
     interpreter = make_environment(tmp_path / "env", f"{wheel}[worker]")
     assert "--model" in run(interpreter, "-m", "model_worker", "--help")

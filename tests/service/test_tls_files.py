@@ -71,6 +71,9 @@ def test_a_worker_whose_peers_it_could_not_reach_says_so_at_once(flag: str, tmp_
     """It opens the channels to its gateways in a task of their own, which nobody would hear of."""
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("no PEM\n")
+    # A model that could be loaded, as far as a look at its files can tell.
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    (tmp_path / "model.safetensors").write_bytes(b"")
     ended = subprocess.run(
         [sys.executable, "-m", "model_worker", "--model", str(tmp_path), flag, str(rubbish)],
         cwd=ROOT,

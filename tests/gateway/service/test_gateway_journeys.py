@@ -71,6 +71,16 @@ async def test_a_pause_ends_with_the_next_workers_first_message(fleet: Fleet) ->
     assert fleet.counted("pauses_ended", outcome="resumed") == 1
 
 
+async def test_who_leaves_at_the_moment_of_the_news_has_left(fleet: Fleet) -> None:
+    migrations = fleet.migrations()
+    waiting = asyncio.create_task(migrations.news(PATIENCE_SECONDS))
+    await asyncio.sleep(0)
+    migrations.workers_changed()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+
+
 async def test_a_refusal_is_no_migration(fleet: Fleet) -> None:
     with fleet.journey(fleet.migrations(max_migrations=0)) as journey:
         await journey.move(Cause.REFUSED, FAILURE, [])
