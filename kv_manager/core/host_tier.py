@@ -100,6 +100,10 @@ class HostTier:
         free = [(each.start, each.stop) for each in self._unused], list(self._returned)
         return free, list(self._fenced), sorted(self._refs.items()), list(self.parked.items())
 
+    def references_of(self, block: int) -> int:
+        """How many host tables name a block."""
+        return self._refs.get(block, 0)
+
     def references(self) -> dict[int, int]:
         """Reference counts of the blocks in use."""
         return dict(self._refs)

@@ -91,18 +91,23 @@ def _make_host_room(pool: "Pool", work: StepWork, needed: int, requester: Sequen
     """Room for ``needed`` host blocks, if need be by dropping parked groups, least recently parked first.
 
     What a dropped group leaves can be used at once: nobody reads it any more, and swaps out of different steps into one
-    host block run in order (rule 6).
+    host block run in order (rule 6). Those of one step do not, so a group that this step has parked stays.
     """
     tier = pool.host
     if needed == 0 or needed > tier.num_blocks:
         return False
     dropped: list[int] = []
     room = tier.free_blocks
-    for group in tier.parked:
-        if room >= needed:
+    left: dict[int, int] = {}
+    for group, parked_in in tier.parked.items():
+        if room >= needed or parked_in == work.step:
             break
         dropped.append(group)
-        room += len({block for member in pool.members(group) for block in member.parked_blocks()})
+        for member in pool.members(group):
+            for block in member.parked_blocks():
+                left[block] = left.get(block, 0) + 1
+                # Others may name it too: a worker has attached with such tables.
+                room += left[block] == tier.references_of(block)
     if room < needed:
         return False
     for group in dropped:

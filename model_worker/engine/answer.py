@@ -1,5 +1,6 @@
 """Booking the manager's answer: who got which blocks, who waits, and so what the step runs."""
 
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -71,20 +72,42 @@ def _reject(scheduler: "Scheduler", rejected: steps_pb2.Rejected) -> list[Ended]
     return [Ended(sequence, message)]
 
 
+class _Places:
+    """Where the blocks of those who are swapped out go.
+
+    Blocks that groups share go once for each group, in the order in which they give way: every group has its own copy.
+    """
+
+    def __init__(self, moves: steps_pb2.BlockMoves) -> None:
+        self._left: dict[int, deque[int]] = {}
+        for block, place in _pairs(moves):
+            self._left.setdefault(block, deque()).append(place)
+        self._groups: dict[int, dict[int, int]] = {}
+
+    def take(self, sequence: Sequence) -> dict[int, int]:
+        """The place of each block of a sequence. To be called for everybody in the answer's order, ended or not."""
+        places = self._groups.setdefault(id(sequence if sequence.group is None else sequence.group), {})
+        for block in sequence.table:
+            if block not in places and (left := self._left.get(block)):
+                places[block] = left.popleft()
+        return places
+
+
 def _apply_preemptions(scheduler: "Scheduler", response: steps_pb2.StepResponse) -> None:
-    places = dict(_pairs(response.swaps_out))
+    places = _Places(response.swaps_out)
     lost = []
     for victim in response.preempted:
         swapped = victim.mode == steps_pb2.PREEMPTION_MODE_SWAP
         sequence = _take_back(scheduler, victim.seq)
         if swapped:
+            moved = places.take(sequence)
             scheduler.parked[victim.seq] = sequence
         elif sequence in scheduler.due:
             scheduler.due.remove(sequence)
         if sequence.phase is Phase.ENDED:
             continue
         if swapped:
-            sequence.park([places[block] for block in sequence.table])
+            sequence.park([moved[block] for block in sequence.table])
         else:
             sequence.lose_table()
         scheduler.statistics.preemptions += 1

@@ -481,8 +481,8 @@ class Oracle:
     def _make_host_room(self, needed: int, requester: Live) -> bool:
         dropped: list[int] = []
         room = len(self.host_free)
-        for group in self.parked:
-            if room >= needed:
+        for group, step in self.parked.items():
+            if room >= needed or step == self.step:
                 break
             dropped.append(group)
             room += len({block for each in self.members(group) for block in each.host or [] if block >= 0})

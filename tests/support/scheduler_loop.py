@@ -11,7 +11,7 @@ from model_worker.engine.group import Group
 from model_worker.engine.progress import Progress, book_output
 from model_worker.engine.recovery import in_hand, snapshot
 from model_worker.engine.scheduler import Scheduler
-from model_worker.engine.sequence import Sequence
+from model_worker.engine.sequence import Phase, Sequence
 from model_worker.engine.statistics import Statistics
 from model_worker.sampling.params import SamplingParams, StopConditions
 from model_worker.sampling.results import StepOutput
@@ -151,10 +151,17 @@ class Loop:
             self._finish(self.launched, self.memory.run(self.launched))
         self.answers.append(self.client.receive())
         batch, _ = self.scheduler.launch(self.answers[-1])
+        self._agree_on_host_tables()
         self.batches.append(batch)
         self.launched = None if batch.empty else batch
         if self.launched is None:
             self._finish(batch, StepOutput({}, {}))
+
+    def _agree_on_host_tables(self) -> None:
+        """Whoever is parked lies where the manager thinks: the next manager believes the worker."""
+        known = self.client.manager._tenures["p"].pool.sequences
+        parked = {seq: one.host_table for seq, one in self.scheduler.parked.items() if one.phase is not Phase.ENDED}
+        assert parked == {seq: known[seq].host_table for seq in parked}
 
     def _finish(self, batch: Batch, output: StepOutput) -> None:
         if batch.step % self.flush_every == 0:  # swaps out on a stream of their own end some steps later

@@ -104,6 +104,32 @@ def test_a_parked_sequence_is_adopted_with_its_host_blocks(late_swaps: bool) -> 
 
 
 @pytest.mark.unit
+def test_two_who_share_a_block_and_are_parked_in_one_step_have_a_copy_each() -> None:
+    """Two of one token cross a block's edge in one step, and two behind them, who share their first block, give way."""
+    loop = Loop(limits(num_blocks=5), reserve=False, host_blocks=8)
+    requests = [make_sequence(prompt, max_tokens=12) for prompt in ([7], [8], [1, 1, 1, 1, 2], [1, 1, 1, 1, 3])]
+    for request in requests[:3]:
+        loop.scheduler.add(request)
+    loop.turn()
+    loop.turn()
+    loop.scheduler.add(requests[3])
+    while len(loop.scheduler.parked) < 2:
+        loop.turn()
+    sources = list(loop.answers[-1].swaps_out.sources)
+    assert len(sources) == 4
+    assert len(set(sources)) == 3
+    one, two = (parked.host_table for parked in loop.scheduler.parked.values())
+    assert one is not None
+    assert two is not None
+    assert not {*one} & {*two}
+    loop.lose_manager(answered=True, steps_in_hand=1)
+    loop.drain()
+    for request in requests:
+        assert_as_if_alone(request)
+    loop.assert_whole()
+
+
+@pytest.mark.unit
 def test_blocks_survive_the_host_tier_byte_for_byte() -> None:
     shape = PoolShape(num_blocks=4, num_layers=2, num_kv_heads=1, block_size=4, head_dim=8, dtype=torch.float32)
     pool, host = allocate_pool(shape, torch.device("cpu")), allocate_host_pool(shape, 3, pinned=False)
