@@ -94,11 +94,11 @@ class Blocks(NamedTuple):
     owners: dict[int, list[int]]
 
     @classmethod
-    def of(cls, pool: "Pool", ids: list[int], likely: dict[int, int]) -> "Blocks":
+    def of(cls, pool: "Pool", ids: list[int], owners: dict[int, list[int]]) -> "Blocks":
         """Blocks as they are now.
 
         Args:
-            likely: where their owners' tables are looked through first, see ``views.find_owners``.
+            owners: the sequences that name them, and perhaps other blocks.
         """
         blocks = pool.blocks
         ref_count, digest, fence = blocks.ref_count, blocks.digest, blocks.fence
@@ -109,7 +109,7 @@ class Blocks(NamedTuple):
             [digest[block] for block in ids],
             [fence[block] for block in ids],
             blocks.completed_step,
-            views.find_owners(pool, ids, counts, likely),
+            {block: owners[block] for block in ids if block in owners},
         )
 
     @property

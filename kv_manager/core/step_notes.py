@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from kv_manager.core import views
 from kv_manager.core.entries import GrownTable
 from kv_manager.core.events import Blocks, Life, Table
 from kv_manager.core.journal import Journal
@@ -27,8 +28,8 @@ class Before(NamedTuple):
         return cls(pool.sequences.copy(), frozenset(parked))
 
 
-NOTED_STEPS = 256
-"""Notes of so many steps are settled although nobody reads: that many take about 2 ms."""
+NOTED_STEPS, NOTED_BLOCKS = 256, 4_096
+"""After so many steps, or so many changed blocks, notes are settled although nobody reads: in some milliseconds."""
 EVENT_BLOCKS = 512
 """Changed blocks that one event tells of at most: a long one would hold up the steps."""
 
@@ -61,12 +62,16 @@ def note_step(pool: "Pool", journal: Journal, work: StepWork, before: Before) ->
                 journal.add(watch_pb2.EVENT_KIND_TABLES, table)
     commits = request.commits
     journal.note(work.step, response if plain and response.grants else None, commits.seqs[:], commits.starts[:])
-    if len(journal.noted) >= NOTED_STEPS:
-        settle(pool, journal)
+    if len(journal.noted) >= NOTED_STEPS or len(journal.blocks) >= NOTED_BLOCKS:
+        settle(pool, journal, whole=True)
 
 
-def settle(pool: "Pool", journal: Journal) -> None:
-    """Make entries of what was noted, so that it can be read: every step's events, then the blocks as they are now."""
+def settle(pool: "Pool", journal: Journal, *, whole: bool = False) -> None:
+    """Make entries of what was noted, so that it can be read: every step's events, then the blocks as they are now.
+
+    Args:
+        whole: a step that still counts as being served has done all that it does to the pool.
+    """
     ends: dict[int, int] = {}
     for note in journal.take_noted():
         tables = [event for _, event in note.events if isinstance(event, Table)]
@@ -80,11 +85,13 @@ def settle(pool: "Pool", journal: Journal) -> None:
         for seq, start in zip(note.filled, note.starts, strict=True):
             index = start // pool.block_size
             ends[seq] = min(index, ends.get(seq, index))
-    if journal.blocks and not pool.torn:
+    if journal.blocks and (whole or not pool.torn):
         changed = sorted(journal.blocks)
         journal.blocks.clear()
+        # All at once: whoever is not where it is likely is looked for in every table.
+        owners = views.find_owners(pool, changed, [pool.blocks.ref_count[block] for block in changed], ends)
         for start in range(0, len(changed), EVENT_BLOCKS):
-            blocks = Blocks.of(pool, changed[start : start + EVENT_BLOCKS], ends)
+            blocks = Blocks.of(pool, changed[start : start + EVENT_BLOCKS], owners)
             journal.record(pool.step, [(watch_pb2.EVENT_KIND_BLOCKS, blocks)])
 
 

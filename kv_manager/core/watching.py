@@ -62,7 +62,7 @@ class Watch:
         """The events since the last poll, by themselves or in batches."""
         watcher = self._watcher
         entries, heard = self._journal.unread(watcher)
-        batch, weight = watch_pb2.WatchResponse(), 0
+        batch, weight, measured, size = watch_pb2.WatchResponse(), 0, 0, 0
         for entry in entries:
             weight += entry.tell(batch.batch.events, watcher.interest, watcher.sequence + 1, heard)
             watcher.sequence += entry.count - heard
@@ -72,9 +72,12 @@ class Watch:
                 batch = watch_pb2.WatchResponse()
             elif weight >= SLICE_WEIGHT:
                 weight = 0
-                if batch.ByteSize() >= BATCH_BYTES:
+                # Only what came since the last look: a slice takes no longer for those before it.
+                size += sum(event.ByteSize() for event in batch.batch.events[measured:])
+                measured = len(batch.batch.events)
+                if size >= BATCH_BYTES:
                     yield _closed(batch)
-                    batch = watch_pb2.WatchResponse()
+                    batch, measured, size = watch_pb2.WatchResponse(), 0, 0
                 else:
                     yield None
         if batch.batch.events:
