@@ -141,13 +141,15 @@ class Generating:
         self._worker = worker
         self._before = before
 
-    async def reaches(self, tokens: int, streams: Sequence["asyncio.Task[Heard]"]) -> None:
-        """Wait until they have brought so many.
+    async def reaches(
+        self, tokens: int, streams: Sequence["asyncio.Task[Heard]"], heard: Sequence[Heard] = (), each: int = 0
+    ) -> None:
+        """Wait until they have brought so many, and everybody has heard ``each``.
 
         Raises:
             AssertionError: all streams ended before; or the error of one that failed, since its tokens may never come.
         """
-        while await _generated(self._worker) < self._before + tokens:
+        while await _generated(self._worker) < self._before + tokens or any(one.count < each for one in heard):
             ended = [stream.result() for stream in streams if stream.done()]
             assert len(ended) < len(streams), "all streams ended before the worker"
 

@@ -181,7 +181,13 @@ async def test_workers_announce_themselves_leave_and_are_forgotten(start_worker:
     gateway = start_gateway("", "--registration-token", TOKEN, "--registration-lease-seconds", "3")
     leaving, dying = announcer(gateway, first), announcer(gateway, second)
     tasks = [asyncio.create_task(one.run()) for one in (leaving, dying)]
-    await asyncio.to_thread(gateway.wait_for, lambda event: event.get("message") == f"worker {first.address} is ready")
+    said: set[object] = set()
+
+    def both_ready(event: Any) -> bool:
+        said.add(event.get("message"))
+        return {f"worker {one.address} is ready" for one in (first, second)} <= said
+
+    await asyncio.to_thread(gateway.wait_for, both_ready)
     await asyncio.to_thread(gateway.wait_health, serving=True)
 
     tasks[0].cancel()
