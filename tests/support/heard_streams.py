@@ -141,17 +141,28 @@ class Generating:
         self._worker = worker
         self._before = before
 
-    async def reaches(
-        self, tokens: int, streams: Sequence["asyncio.Task[Heard]"], heard: Sequence[Heard] = (), each: int = 0
-    ) -> None:
-        """Wait until they have brought so many, and everybody has heard ``each``.
+    async def reaches(self, tokens: int, streams: Sequence["asyncio.Task[Heard]"]) -> None:
+        """Wait until they have brought so many.
 
         Raises:
             AssertionError: all streams ended before; or the error of one that failed, since its tokens may never come.
         """
-        while await _generated(self._worker) < self._before + tokens or any(one.count < each for one in heard):
-            ended = [stream.result() for stream in streams if stream.done()]
-            assert len(ended) < len(streams), "all streams ended before the worker"
+        while await _generated(self._worker) < self._before + tokens:
+            _check_running(streams)
+
+    async def others_heard(self, tokens: int, streams: Sequence["asyncio.Task[Heard]"], heard: Sequence[Heard]) -> None:
+        """Wait until clients have heard so many that this worker cannot have generated.
+
+        Raises:
+            AssertionError: as of ``reaches``.
+        """
+        while sum(one.count for one in heard) - (await _generated(self._worker) - self._before) < tokens:
+            _check_running(streams)
+
+
+def _check_running(streams: Sequence["asyncio.Task[Heard]"]) -> None:
+    ended = [stream.result() for stream in streams if stream.done()]
+    assert len(ended) < len(streams), "all streams ended before the worker"
 
 
 @asynccontextmanager
