@@ -27,9 +27,11 @@ from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 pytestmark = [pytest.mark.e2e, pytest.mark.model]
 
 CI_KILLS, SOAK_KILLS = 5, 50
-STREAMS, ON_EACH, PROMPT, OUTPUT, EDGE = 16, 8, 24, 320, 5
-# Tokens heard of each of its streams when a worker is told to end; it has made some more.
-ENDED_AT = (4 * EDGE, OUTPUT // 4)
+STREAMS, ON_EACH, PROMPT, OUTPUT, EDGE = 16, 8, 24, 400, 5
+# Tokens of each of its streams when a worker is told to end; it may have made some more.
+ENDED_AT = (4 * EDGE, OUTPUT // 5)
+# For all the streams on one worker, of blocks of 16.
+NUM_BLOCKS = STREAMS * -(-(PROMPT + OUTPUT) // 16)
 SEED = 20_261_130
 
 
@@ -46,7 +48,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandingFleet]:
     model = tiny_checkpoint("llama", tmp_path_factory.mktemp("tiny"), **SIZES)
     byte_tokenizer().save(str(model / "tokenizer.json"))
     with ExitStack() as stack:
-        yield StandingFleet(model, stack, worker={"grace-seconds": 0})
+        yield StandingFleet(model, stack, worker={"grace-seconds": 0, "num-blocks": NUM_BLOCKS})
 
 
 def pauses_of(gateway: ServiceProcess) -> list[Pause]:
@@ -90,14 +92,18 @@ class Rounds:
         victim = self._fleet.workers[place]
         gateway = self._fleet.gateway.process
         paused_before = len(pauses_of(gateway))
-        # A busy gateway reads well behind a worker, so what counts is what was heard of the one that ends.
-        async with generating(self._fleet.workers[1 - place].process) as elsewhere:
+        other, tokens = self._fleet.workers[1 - place], ON_EACH * self._dice.randrange(*ENDED_AT)
+        async with generating(victim.process) as progress, generating(other.process) as elsewhere:
             streams = [
                 asyncio.create_task(listen(self._gateway, request, one))
                 for request, one in zip(self._requests, heard, strict=True)
             ]
-            await elsewhere.others_heard(ON_EACH * self._dice.randrange(*ENDED_AT), streams, heard)
+            await progress.reaches(tokens, streams)
+            # A busy gateway reads well behind it: it waits where it is until that was heard.
+            victim.process.signal(signal.SIGSTOP)
+            await elsewhere.others_heard(tokens, streams, heard)
             victim.process.signal(by)
+            victim.process.signal(signal.SIGCONT)
         await asyncio.gather(*streams)
         status = await asyncio.to_thread(victim.process.process.wait)
         assert status == (0 if by is signal.SIGTERM else -by)
