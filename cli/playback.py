@@ -1,9 +1,6 @@
 """``octavo replay``: play what a KV manager recorded, or tell again what an inspector watched, and compare."""
 
-import contextlib
 import itertools
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +11,6 @@ from cli.foreign import printable
 from cli.options import TlsCaOption, TlsCertificateOption, TlsKeyOption, TlsOption
 
 if TYPE_CHECKING:
-    from kv_manager.replay import Target
     from service.channels import TlsFiles
 
 
@@ -42,58 +38,23 @@ def replay(
     if (status := _told_again(file, target)) is not None:
         raise SystemExit(status)
     try:
-        with _manager_at(target, files) as manager:
-            status = _played(file, manager)
+        status = _played(file, target, files)
     except ServiceError as error:
         raise CliError(f"the manager refuses what was recorded: {error.message}") from error
     raise SystemExit(status)
 
 
-@contextlib.contextmanager
-def _manager_at(target: str, tls: "TlsFiles | None") -> Iterator["Target"]:
-    """The manager to play against; it keeps no pool of the record."""
+def _played(file: Path, target: str, tls: "TlsFiles | None") -> int:
+    """Play a record against the manager at ``target``, or one in here; returns the exit status."""
+    from kv_manager.core.manager import Manager
+    from kv_manager.replay import manager_behind, play
+
     if not target:
-        from kv_manager.core.manager import Manager
-
-        yield Manager()
-        return
+        return play(file, Manager())
     from cli.calls import channel_to
-    from kv_manager.replay import RemoteTarget
-    from octavo.kv.v1 import kv_manager_pb2_grpc
 
-    with channel_to(target, "KV manager", tls=tls) as channel:
-        remote = RemoteTarget(kv_manager_pb2_grpc.KvManagerServiceStub(channel))
-        try:
-            yield remote
-        finally:
-            remote.leave()
-
-
-def _played(file: Path, manager: "Target") -> int:
-    """Play a record and say what differs; returns the exit status. One that is cut off is played as far as it goes."""
-    from kv_manager import replay as playing
-    from kv_manager.recording import CutRecordError, read_records
-
-    count = different = 0
-    cut = False
-    try:
-        with file.open("rb") as source:
-            for played in playing.replay(read_records(source), manager):
-                count += 1
-                if not played.equal:
-                    different += 1
-                    print(f"{played.kind} {played.step} of pool {printable(repr(played.pool))} differs")
-                    print(f"recorded: {played.recorded}\nreplayed: {played.replayed}")
-    except CutRecordError as error:
-        cut = True
-        print(f"{file}: {error}", file=sys.stderr)
-    except (OSError, ValueError) as error:
-        print(f"{file}: {error}", file=sys.stderr)
-        return 2
-    print(f"{count} records played, {different} answers differ")
-    if different:
-        return 1
-    return 2 if cut else 0
+    with channel_to(target, "KV manager", tls=tls) as channel, manager_behind(channel) as manager:
+        return play(file, manager)
 
 
 def _told_again(file: Path, target: str) -> int | None:

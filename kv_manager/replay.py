@@ -140,31 +140,24 @@ def _normalised(response: Any) -> Message:
 
 
 @contextmanager
-def _target(address: str | None) -> Iterator[Target]:
-    if not address:
-        yield Manager()
-        return
-    with open_channel(address) as channel:
-        target = RemoteTarget(kv_manager_pb2_grpc.KvManagerServiceStub(channel))
-        try:
-            yield target
-        finally:
-            target.leave()
+def manager_behind(channel: grpc.Channel) -> Iterator[Target]:
+    """The manager that a channel leads to; it keeps no pool of the record."""
+    target = RemoteTarget(kv_manager_pb2_grpc.KvManagerServiceStub(channel))
+    try:
+        yield target
+    finally:
+        target.leave()
 
 
-def main(arguments: list[str] | None = None) -> int:
+def play(path: Path, target: Target) -> int:
     """Play a file and say what differs; returns 0 when nothing does, 1 when something does, 2 for a bad file.
 
     A file that ends inside a message is played as far as it goes, and is a bad one if nothing differs so far.
     """
-    parser = argparse.ArgumentParser(prog="python -m kv_manager.replay", description=__doc__)
-    parser.add_argument("file", type=Path, help="record written by --record")
-    parser.add_argument("--target", metavar="HOST:PORT", help="manager to play against; default: one in this process")
-    given = parser.parse_args(arguments)
     count = different = 0
     cut = False
     try:
-        with given.file.open("rb") as file, _target(given.target) as target:
+        with path.open("rb") as file:
             for played in replay(read_records(file), target):
                 count += 1
                 if not played.equal:
@@ -175,14 +168,26 @@ def main(arguments: list[str] | None = None) -> int:
                     )
     except CutRecordError as error:
         cut = True
-        sys.stderr.write(f"{given.file}: {error}\n")
+        sys.stderr.write(f"{path}: {error}\n")
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"{given.file}: {error}\n")
+        sys.stderr.write(f"{path}: {error}\n")
         return 2
     sys.stdout.write(f"{count} records played, {different} answers differ\n")
     if different:
         return 1
     return 2 if cut else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Play a file against a manager in this process or at an address; returns what ``play`` does."""
+    parser = argparse.ArgumentParser(prog="python -m kv_manager.replay", description=__doc__)
+    parser.add_argument("file", type=Path, help="record written by --record")
+    parser.add_argument("--target", metavar="HOST:PORT", help="manager to play against; default: one in this process")
+    given = parser.parse_args(arguments)
+    if not given.target:
+        return play(given.file, Manager())
+    with open_channel(given.target) as channel, manager_behind(channel) as target:
+        return play(given.file, target)
 
 
 if __name__ == "__main__":
