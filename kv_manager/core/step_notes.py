@@ -61,7 +61,9 @@ def note_step(pool: "Pool", journal: Journal, work: StepWork, before: Before) ->
             for table in _tables(pool, work, before):
                 journal.add(watch_pb2.EVENT_KIND_TABLES, table)
     commits = request.commits
-    journal.note(work.step, response if plain and response.grants else None, commits.seqs[:], commits.starts[:])
+    told = journal.records(watch_pb2.EVENT_KIND_TABLES) or journal.records(watch_pb2.EVENT_KIND_BLOCKS)
+    grown = response if told and plain and response.grants else None
+    journal.note(work.step, grown, commits.seqs[:], commits.starts[:])
     if len(journal.noted) >= NOTED_STEPS or len(journal.blocks) >= NOTED_BLOCKS:
         settle(pool, journal, whole=True)
 

@@ -139,6 +139,26 @@ def agree(mirror, account):
     assert {seq: len(table) for seq, table in mirror.tables.items() if table} == running
 
 
+def test_nobody_is_woken_by_a_step_that_tells_him_nothing():
+    """A decode step lets a table grow. Who watches sequences or digests has nothing to hear, who watches tables has."""
+    manager, woken = Manager(), []
+    spec = attach_pb2.PoolSpec(pool="world", worker_id="w", num_blocks=64, block_size=4, reuse_regime=1)
+    epoch = manager.attach([attach_pb2.AttachRequest(pool=spec)]).header.epoch
+    admit = steps_pb2.Admit(seq=1, token_ids=bytes(16), num_tokens=4)
+    manager.step(steps_pb2.StepRequest(pool="world", epoch=epoch, step=1, admits=[admit]))
+    watches = []
+    for expected, kinds in enumerate(([watch_pb2.EVENT_KIND_SEQUENCES], [watch_pb2.EVENT_KIND_TABLES])):
+        watches.append(manager.watch(watch_pb2.WatchRequest(pool="world", kinds=kinds), lambda: woken.append(1)))
+        at_once(watches[-1].poll())
+        woken.clear()
+        step = 2 + expected
+        advances = steps_pb2.Advances(seqs=[1], num_tokens=[4 * step])
+        request = steps_pb2.StepRequest(pool="world", epoch=epoch, step=step, completed_step=step - 1)
+        request.advances.CopyFrom(advances)
+        assert manager.step(request).grants
+        assert bool(woken) is bool(expected)
+
+
 def test_a_step_that_fails_half_way_is_not_told(monkeypatch):
     """It has changed the table's blocks when it fails: its pool is dropped, and watchers hear no more than that."""
     manager = Manager()
