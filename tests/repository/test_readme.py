@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from shown_commands import blocks as blocks_of
 from shown_commands import parsed, typed
+from shown_serve import LISTENERS, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.model]
 
 # Blocks that another test covers: containers by tests/repository/test_containers.py.
 COVERED_ELSEWHERE = {"sh"}
-LISTENERS = ("port", "http-port", "worker-port", "manager-port", "worker-metrics-port", "manager-metrics-port")
 PORTS = " ".join([*(f"--{name} 0" for name in LISTENERS), "--threads 2"])
 
 
@@ -53,22 +52,9 @@ def environ(demo_model: Path) -> Iterator[dict[str, str]]:
     venv = Path(sys.executable).parents[1]
     stamp = venv / ".octavo-installed"
     variables = [f"VENV={venv}", f"MODEL={demo_model}", f"SERVE={PORTS}"]
-    process = subprocess.Popen(
-        [command[0], "-o", str(stamp), *command[1:], *variables],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    with process:
-        ready = next((line for line in process.stdout if line.startswith("{")), None)
-        assert ready is not None, f"make serve ended with {process.wait()}"
-        fields = dict(re.findall(r'"(\w+)": "([^"]*)"', ready))
+    with serving([command[0], "-o", str(stamp), *command[1:], *variables], ROOT) as fields:
         addresses = {"OCTAVO_ADDRESS": fields["grpc"], "OCTAVO_MANAGER_ADDRESS": fields["manager"]}
         yield {**os.environ, **addresses, "HTTP": fields["http"]}
-        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does in a terminal
-        process.wait(60)
 
 
 def test_every_block_is_run_by_a_test() -> None:

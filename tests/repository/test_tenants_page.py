@@ -7,7 +7,6 @@ without them.
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import urllib.error
@@ -20,6 +19,7 @@ import grpc
 import pytest
 from byte_model import byte_model
 from shown_commands import Command, blocks, parsed, typed
+from shown_serve import LISTENERS, serving
 
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -34,7 +34,6 @@ pytestmark = [
 PAGE = "docs/tenants.md"
 OCTAVO = str(Path(sys.executable).with_name("octavo"))
 (BLOCK,) = [block for block in blocks(PAGE) if "openssl" in block.text]
-LISTENERS = ("port", "http-port", "worker-port", "manager-port", "worker-metrics-port", "manager-metrics-port")
 
 
 def shown(*begin: str) -> Command:
@@ -75,22 +74,8 @@ def opened(folder: Path, key: str) -> Iterator[Opened]:
     assert set(command.environ.values()) == {"tenants.toml"}
     model = byte_model(folder / "tiny", max_position_embeddings=512)
     flags = [*(f"--{name}=0" for name in LISTENERS), "--threads=1", "--num-blocks=64", f"--model={model}"]
-    process = subprocess.Popen(
-        [OCTAVO, *command.words[1:], *flags],
-        cwd=folder,
-        env={**os.environ, **command.environ},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    with process:
-        ready = next((line for line in process.stdout if line.startswith("{")), None)
-        assert ready is not None, f"octavo serve ended with {process.wait()}"
-        fields = dict(re.findall(r'"(\w+)": "([^"]*)"', ready))
+    with serving([OCTAVO, *command.words[1:], *flags], folder, command.environ) as fields:
         yield Opened(key, fields["grpc"], fields["http"])
-        os.killpg(process.pid, signal.SIGINT)
-        process.wait(60)
 
 
 def test_the_key_opens_the_http_api(opened: Opened) -> None:
