@@ -98,7 +98,7 @@ class Rounds:
                 asyncio.create_task(listen(self._gateway, request, one))
                 for request, one in zip(self._requests, heard, strict=True)
             ]
-            await progress.reaches(tokens, streams)
+            await progress.reaches(tokens, streams, heard, EDGE)
             # A busy gateway reads well behind it: it waits where it is until that was heard.
             victim.process.signal(signal.SIGSTOP)
             await elsewhere.others_heard(tokens, streams, heard)

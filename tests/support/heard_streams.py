@@ -141,13 +141,18 @@ class Generating:
         self._worker = worker
         self._before = before
 
-    async def reaches(self, tokens: int, streams: Sequence["asyncio.Task[Heard]"]) -> None:
+    async def reaches(
+        self, tokens: int, streams: Sequence["asyncio.Task[Heard]"], heard: Sequence[Heard] = (), each: int = 0
+    ) -> None:
         """Wait until they have brought so many.
+
+        Args:
+            heard: by clients of which every one must have heard ``each`` tokens too: one may begin long after the rest.
 
         Raises:
             AssertionError: all streams ended before; or the error of one that failed, since its tokens may never come.
         """
-        while await _generated(self._worker) < self._before + tokens:
+        while await _generated(self._worker) < self._before + tokens or any(one.count < each for one in heard):
             _check_running(streams)
 
     async def others_heard(self, tokens: int, streams: Sequence["asyncio.Task[Heard]"], heard: Sequence[Heard]) -> None:
