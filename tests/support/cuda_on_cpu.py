@@ -33,12 +33,13 @@ def _library() -> ctypes.CDLL:
             f'extern "C" void launch_{name}(unsigned columns, unsigned rows, unsigned threads, {parameters}) '
             f"{{ run_on_cpu(columns, rows, threads, [=] {{ {name}({arguments}); }}); }}"
         )
-    folder = Path(tempfile.mkdtemp(prefix="octavo-cuda-"))
     header = Path(__file__).with_suffix(".h")
-    (folder / "kernels.cpp").write_text(f'#include "{header}"\n{SOURCE.read_text()}\n' + "\n".join(launchers))
-    built = folder / "kernels.so"
-    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", built, folder / "kernels.cpp"], check=True)
-    return ctypes.CDLL(str(built))
+    # Gone before the process is: what is loaded needs its file no more.
+    with tempfile.TemporaryDirectory(prefix="octavo-cuda-") as folder:
+        source, built = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+        source.write_text(f'#include "{header}"\n{SOURCE.read_text()}\n' + "\n".join(launchers))
+        subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", built, source], check=True)
+        return ctypes.CDLL(str(built))
 
 
 @dataclass
