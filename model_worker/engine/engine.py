@@ -204,6 +204,7 @@ class Engine:
             answer.stats.num_blocks,
             len(answer.adopted),
         )
+        self._turn()  # the pool is this worker's for a lease once a step was answered (design 3.6)
         self.on_ready(True, "attached")
 
     def _lose(self, message: str, keep_tables: bool = True) -> None:

@@ -42,7 +42,8 @@ class Scheduler:
         forking: who was forked in that request.
         due: ended with blocks, here or in the host tier; their release goes with the next request.
         withdrawn: ended ids that the manager remembers although they hold nothing.
-        unsettled: the last step did something, and the manager has not heard of its end.
+        unsettled: a step is due with nothing to ask for: the epoch's first one, or the one that tells of the end of the
+            last step that did something.
         news_step: the last step whose request said something.
         told_step: the last step that the manager was told has completed.
     """
@@ -132,7 +133,7 @@ class Scheduler:
         self.step = self.completed_step = self.news_step = self.told_step = answer.header.step
         self.reserve, self.room_ahead = reserve, room_ahead
         self.pool_stats = answer.stats
-        self.unsettled = False
+        self.unsettled = True  # until a step is answered, the pool goes to whoever else attaches it
         self.withdrawn.clear()
         self.lose_tables(keep=set(answer.adopted))
         for sequence in self.queue:
@@ -169,7 +170,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """A step would do something now, or the manager has not heard of the last one's end (rule 11)."""
+        """A step would do something now, or the manager is to hear of something: of a worker, of a step's end (rule 11)."""
         return bool(self.running or self.due or self.withdrawn or self.unsettled or self.can_ask())
 
     # --- step k+1: the request -------------------------------------------------------------------------------------

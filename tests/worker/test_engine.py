@@ -175,6 +175,19 @@ def test_a_quiet_worker_keeps_its_lease() -> None:
     assert 7 <= sends <= thirds + 4
 
 
+def test_a_worker_is_ready_when_a_second_one_would_be_refused() -> None:
+    """Nobody has a request, and the lease's first third, 200 s, lies far ahead: the step that holds the pool is sent
+    right after the Attach, or whoever attaches meanwhile would take it."""
+    running = Bench(lease_seconds=600.0)
+    ready: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+    running.engine.on_ready = lambda is_ready, state: ready.put(list(running.log))
+    running.engine.start()
+    try:
+        assert ready.get(timeout=60) == ["send 1", "receive 1"]
+    finally:
+        running.engine.stop()
+
+
 def test_who_cannot_be_loaded_is_recomputed() -> None:
     """B56: a third of the loads fail; the texts are right, the failures are counted, and the engine goes on."""
     requests = [make_sequence([i, i, i, i], max_tokens=16) for i in range(12)]
