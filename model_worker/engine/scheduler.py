@@ -170,7 +170,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """A step would do something now, or the manager is to hear of something: of a worker, of a step's end (rule 11)."""
+        """A step would do something now, or one is due that says something by itself (rule 11)."""
         return bool(self.running or self.due or self.withdrawn or self.unsettled or self.can_ask())
 
     # --- step k+1: the request -------------------------------------------------------------------------------------
