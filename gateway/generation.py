@@ -210,7 +210,7 @@ async def _move(
         failure = worker_errors.translate(address, error, state.tokens)
         if found is None:
             constraint = FORMAT if generation.grammar is None else generation.grammar.parameter
-            raise worker_errors.about_request(address, failure, constraint) from error
+            raise worker_errors.about_request(address, failure, constraint, generation.prompt.name) from error
         cause = found
     if not state.exact:
         raise worker_errors.not_resumable(failure) from error

@@ -39,6 +39,8 @@ class Prompt(NamedTuple):
     token_ids: Sequence[int]
     text: str | None
     """The text that was tokenized; None for a prompt of token ids."""
+    name: str = PROMPT
+    """How problems name it: one of several by its place, as ``prompt[2]``."""
 
 
 def check_size(size: int, max_bytes: int) -> None:
@@ -77,7 +79,7 @@ async def from_token_ids(model: ServedModel, token_ids: Sequence[int]) -> Prompt
         InvalidRequest: the context has no room for them and an answer, or one lies outside the vocabulary.
     """
     # Before any look at the ids: a message holds millions of them.
-    _check_room(model, len(token_ids))
+    _check_room(model, len(token_ids), PROMPT)
     if len(token_ids) <= IDS_AT_ONCE:
         check_vocabulary(model, token_ids, PROMPT)
     else:
@@ -186,7 +188,7 @@ def _from_messages(
     return Prompt(model.tokenizer.encode(text, add_special_tokens=False), text)
 
 
-def token_budget(model: ServedModel, prompt_tokens: int, parameters: Parameters, default_max_tokens: int) -> int:
+def token_budget(model: ServedModel, prompt: Prompt, parameters: Parameters, default_max_tokens: int) -> int:
     """The most tokens to generate.
 
     ``max_tokens`` when the caller gave it; else the default, cut where the context ends.
@@ -194,7 +196,8 @@ def token_budget(model: ServedModel, prompt_tokens: int, parameters: Parameters,
     Raises:
         InvalidRequest: prompt and answer do not fit the context, or fewer than ``min_tokens`` do.
     """
-    room = _check_room(model, prompt_tokens)
+    prompt_tokens = len(prompt.token_ids)
+    room = _check_room(model, prompt_tokens, prompt.name)
     if parameters.max_tokens is not None and parameters.max_tokens > room:
         raise ContextExceeded(
             {
@@ -209,19 +212,19 @@ def token_budget(model: ServedModel, prompt_tokens: int, parameters: Parameters,
     return budget
 
 
-def _check_room(model: ServedModel, prompt_tokens: int) -> int:
+def _check_room(model: ServedModel, prompt_tokens: int, name: str) -> int:
     """The most tokens that an answer to a prompt of this length can have.
 
     Raises:
         InvalidRequest: the prompt is empty or leaves no room for an answer.
     """
     if prompt_tokens == 0:
-        raise InvalidRequest({PROMPT: "no token found, at least one is needed"})
+        raise InvalidRequest({name: "no token found, at least one is needed"})
     room = model.max_context - prompt_tokens
     if room < 1:
         raise ContextExceeded(
             {
-                PROMPT: f"{prompt_tokens} tokens found, allowed are at most {model.max_context - 1}: "
+                name: f"{prompt_tokens} tokens found, allowed are at most {model.max_context - 1}: "
                 f"the context holds {model.max_context} with the answer"
             },
             model.max_context,

@@ -11,7 +11,6 @@ from gateway.generation import Generation
 from gateway.journey import Journey
 from gateway.metrics import SurfaceMetrics
 from gateway.migration import Migrations
-from gateway.prompts import PROMPT
 from gateway.routing import Router
 from gateway.streams import Finish, Piece
 from gateway.tenancy.gate import Caller
@@ -56,7 +55,7 @@ def admit(caller: Caller, tasks: Sequence[Generation]) -> None:
         ServiceError: RESOURCE_EXHAUSTED, saying when.
     """
     for task in tasks:
-        caller.check_lengths(len(task.prompt.token_ids), task.max_tokens)
+        caller.check_lengths(task.prompt, task.max_tokens)
     caller.reserve(sum(task.cost for task in tasks))
 
 
@@ -156,5 +155,5 @@ async def prompt_text(task: Generation) -> str:
     if task.prompt.text is not None:
         return task.prompt.text
     return await prompts.to_text(
-        task.model, task.prompt.token_ids, PROMPT, skip_special_tokens=task.parameters.skip_special_tokens
+        task.model, task.prompt.token_ids, task.prompt.name, skip_special_tokens=task.parameters.skip_special_tokens
     )

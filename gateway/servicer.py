@@ -165,7 +165,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         caller: Caller,
     ) -> Generation:
         default = caller.default_max_tokens(self._default_max_tokens)
-        max_tokens = prompts.token_budget(model, len(prompt.token_ids), parameters, default)
+        max_tokens = prompts.token_budget(model, prompt, parameters, default)
         task = Generation(
             request_id=header.request_id,
             model=model,

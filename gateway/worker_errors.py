@@ -54,7 +54,9 @@ def translate(address: str, error: grpc.aio.AioRpcError, tokens: int) -> Service
     )
 
 
-def about_request(address: str, error: ServiceError, constraint: str) -> InvalidRequest | ServiceError:
+def about_request(
+    address: str, error: ServiceError, constraint: str, prompt: str = PROMPT
+) -> InvalidRequest | ServiceError:
     """A translated error by the names that the client's parameters have; as it is when it names no fields.
 
     INTERNAL when it names a field that the gateway alone fills: there is nothing that the client could do better.
@@ -63,6 +65,7 @@ def about_request(address: str, error: ServiceError, constraint: str) -> Invalid
         address: of the worker.
         error: as from ``translate``.
         constraint: the parameter that asked for a grammar.
+        prompt: how problems name the prompt.
     """
     if error.code is not grpc.StatusCode.INVALID_ARGUMENT or not error.fields:
         return error
@@ -76,7 +79,7 @@ def about_request(address: str, error: ServiceError, constraint: str) -> Invalid
                 reason="WORKER_FAILED",
                 metadata={"worker": address},
             )
-        problems[name] = problem
+        problems[prompt if name == PROMPT else name] = problem
     return InvalidRequest(problems) if error.reason == _INVALID else InvalidRequest(problems, error.reason)
 
 

@@ -50,9 +50,9 @@ async def _several(model: ServedModel, several: list[Any], max_bytes: int) -> li
         with _within(position):
             match prompt:
                 case str(text):
-                    made.append(await _from_text(model, text, max_bytes))
+                    made.append(_placed(await _from_text(model, text, max_bytes), position))
                 case [*ids]:
-                    made.append(await _from_ids(model, ids))
+                    made.append(_placed(await _from_ids(model, ids), position))
                 case other:
                     raise InvalidRequest({PROMPT: f"{json_words.kind(other)} found, allowed is {_FORMS}"})
     return made
@@ -71,6 +71,10 @@ async def _from_ids(model: ServedModel, ids: list[Any]) -> Prompt:
         found = json_words.number(wrong) if isinstance(wrong, float) else json_words.kind(wrong)
         raise InvalidRequest({f"{PROMPT}[{at}]": f"{found} found, allowed is a token id"})
     return await prompts.from_token_ids(model, ids)
+
+
+def _placed(prompt: Prompt, position: int) -> Prompt:
+    return prompt._replace(name=f"{PROMPT}[{position}]")
 
 
 @contextmanager

@@ -165,7 +165,7 @@ class _Answer:
                 model=model,
                 prompt=prompt,
                 parameters=parameters,
-                max_tokens=prompts.token_budget(model, len(prompt.token_ids), parameters, default),
+                max_tokens=prompts.token_budget(model, prompt, parameters, default),
                 arrived=self._arrived,
                 remaining=_no_deadline,
                 calling=calling,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import grpc
 
 from gateway.errors import InvalidRequest
-from gateway.prompts import PROMPT
+from gateway.prompts import Prompt
 from gateway.tenancy.account import Account, Clock, TokenReservation
 from gateway.tenancy.directory import Directory
 from gateway.tenancy.keys import key_of
@@ -166,15 +166,16 @@ class Caller:
         most = self.tenant.limits.max_tokens
         return default if most is None else min(default, most)
 
-    def check_lengths(self, prompt_tokens: int, max_tokens: int) -> None:
+    def check_lengths(self, prompt: Prompt, max_tokens: int) -> None:
         """Refuse what the tenant may never send.
 
         Raises:
             InvalidRequest: naming the prompt or max_tokens.
         """
         limits, problems = self.tenant.limits, {}
+        prompt_tokens = len(prompt.token_ids)
         if limits.max_prompt_tokens is not None and prompt_tokens > limits.max_prompt_tokens:
-            problems[PROMPT] = (
+            problems[prompt.name] = (
                 f"{prompt_tokens} tokens found, allowed for this key are at most {limits.max_prompt_tokens}"
             )
         if limits.max_tokens is not None and max_tokens > limits.max_tokens:

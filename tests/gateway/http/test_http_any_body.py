@@ -172,7 +172,7 @@ async def refusal(model: ServedModel, call: Call, document: dict[str, Any]) -> S
                     )
                 ]
             for prompt in found:
-                budget = prompts.token_budget(model, len(prompt.token_ids), parameters, 16)
+                budget = prompts.token_budget(model, prompt, parameters, 16)
                 for family in ("hermes", "llama3_json", "mistral", "pythonic"):
                     calling = calling_of(model, parameters, family)
                     worker_request(Generation("id", model, prompt, parameters, budget, 0.0, lambda: None, calling))

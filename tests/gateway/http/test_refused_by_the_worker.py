@@ -101,13 +101,13 @@ def refused_by_the_worker(generation: Generation) -> InvalidRequest | ServiceErr
         SMALL.read(worker_request(generation))
     except ServiceError as error:
         constraint = FORMAT if generation.grammar is None else generation.grammar.parameter
-        return worker_errors.about_request("w:1", error, constraint)
+        return worker_errors.about_request("w:1", error, constraint, generation.prompt.name)
     return None
 
 
 def generation_of(model: ServedModel, prompt: Prompt, call: Call, values: Mapping[str, Any]) -> Generation:
     parameters = validate(call, values, model.vocab_size)
-    budget = prompts.token_budget(model, len(prompt.token_ids), parameters, 16)
+    budget = prompts.token_budget(model, prompt, parameters, 16)
     calling = calling_of(model, parameters, "hermes")
     return Generation("id", model, prompt, parameters, budget, 0.0, lambda: None, calling)
 
@@ -166,6 +166,21 @@ async def _of_body(model: ServedModel, call: Call, body: dict[str, Any], read: f
     else:
         prompt = await prompts.from_messages(model, messages_of(body), 1000, continue_final_message=False)
     return generation_of(model, prompt, call, read.parameters)
+
+
+@pytest.mark.unit
+def test_one_of_several_prompts_is_named_by_its_place(model: ServedModel) -> None:
+    """The context of the gateway holds 1,000 tokens, that of the worker 24: a byte each, and one to generate."""
+    several = asyncio.run(prompts_of(model, {PROMPT: ["abc", "d" * 24, [7] * 999, "e" * 1000]}, 2000))
+    parameters = validate(Call.GENERATE, {"max_tokens": 1}, model.vocab_size)
+    told = []
+    for prompt in several[:3]:
+        error = refused_by_the_worker(Generation("id", model, prompt, parameters, 1, 0.0, lambda: None))
+        told.append(error.problems if isinstance(error, InvalidRequest) else error)
+    assert [problems and list(problems) for problems in told] == [None, ["prompt[1]"], ["prompt[2]"]]
+    with pytest.raises(InvalidRequest) as caught:
+        prompts.token_budget(model, several[3], parameters, 16)
+    assert list(caught.value.problems) == ["prompt[3]"]
 
 
 @pytest.mark.property
@@ -228,6 +243,8 @@ def test_both_surfaces_tell_the_fields_that_a_worker_named(start_worker: Any, st
         "param": "beam_width",
         "code": "broken",
     }
+    one_of_several = http.post("/v1/completions", {"prompt": ["a"]}).error
+    assert one_of_several["message"] == f"beam_width: {said}; prompt[0]: {said}; top_k: {said}; max_tokens: {said}"
     with pytest.raises(grpc.RpcError) as caught:
         list(gateway.stub.Generate(gateway_pb2.GenerateRequest(prompt="a"), timeout=10))
     assert caught.value.details() == (

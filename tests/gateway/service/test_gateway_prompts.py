@@ -11,6 +11,7 @@ from gateway.parameters import Parameters
 from gateway.prompts import (
     IDS_AT_ONCE,
     INLINE_CHARACTERS,
+    Prompt,
     check_vocabulary,
     from_messages,
     from_text,
@@ -43,7 +44,7 @@ def model(toy_tokenizer: Tokenizer, toy_template: ChatTemplate) -> ServedModel:
 )
 def test_the_budget_of_what_fits(model: ServedModel, prompt_tokens: int, max_tokens: int | None, budget: int) -> None:
     parameters = Parameters(max_tokens=max_tokens)
-    assert token_budget(model, prompt_tokens, parameters, DEFAULT_MAX_TOKENS) == budget
+    assert token_budget(model, Prompt(range(prompt_tokens), None), parameters, DEFAULT_MAX_TOKENS) == budget
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_what_does_not_fit_is_refused_with_its_numbers(
     model: ServedModel, prompt_tokens: int, parameters: Parameters, name: str, numbers: tuple[str, ...]
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        token_budget(model, prompt_tokens, parameters, DEFAULT_MAX_TOKENS)
+        token_budget(model, Prompt(range(prompt_tokens), None), parameters, DEFAULT_MAX_TOKENS)
     assert list(caught.value.problems) == [name]
     assert all(number in caught.value.problems[name] for number in numbers)
 
