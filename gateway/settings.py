@@ -94,6 +94,7 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
         BeforeValidator(_split),
         Field(description="KV managers of the workers' pools, host:port,host:port; empty: prefixes are not looked up"),
     ] = ()
+    inspect: Annotated[bool, Field(description="serve the inspector over HTTP, /inspect and what it shows")] = True
     inspect_managers: Annotated[
         tuple[Address, ...],
         NoDecode,

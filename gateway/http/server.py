@@ -34,7 +34,7 @@ class HttpServer:
 
     def __init__(self, surface: Surface, tls: TlsFiles | None = None) -> None:
         self._surface = surface
-        self._inspector = site_of(surface)
+        self._inspector = site_of(surface) if surface.settings.inspect else None
         self._tls = tls
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -88,7 +88,8 @@ class HttpServer:
         self._surface.draining = True
         await asyncio.sleep(min(NOTICE_SECONDS, grace_seconds))
         server.should_exit = True
-        await self._inspector.close()  # its streams would run through the whole grace
+        if self._inspector is not None:
+            await self._inspector.close()  # its streams would run through the whole grace
         await asyncio.wait((serving,), timeout=grace_seconds)
         self._surface.cut_off.set_result(None)
         await asyncio.wait((serving,), timeout=CUT_OFF_SECONDS)

@@ -99,3 +99,13 @@ def test_every_part_of_the_page_is_strict_about_where_things_come_from(address: 
         assert "style=" not in text
         assert "<script>" not in text
         assert re.search(r"\son\w+=", text) is None
+
+
+def test_a_gateway_that_is_told_so_has_no_inspector(manager: str) -> None:
+    flags = ("--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--workers=127.0.0.1:1", "--metrics=")
+    with ServiceProcess("gateway", *flags, f"--inspect-managers={manager}", "--inspect=false") as process:
+        (line,) = process.wait_log("waiting for a worker")
+        at = str(json.loads(line)["http"])
+        for path in ("/inspect", *DATA):
+            assert get(at, path).status == 404
+        assert get(at, "/livez").status == 200

@@ -319,10 +319,13 @@ def test_the_inspector_shows_this_manager_and_never_text(
 ) -> None:
     environment = compose()["services"]["gateway"]["environment"]
     assert environment[INSPECTED] == "${OCTAVO_INSPECT_MANAGERS:-kv_manager:50052}"
+    assert environment["OCTAVO_GATEWAY_INSPECT"] == "${OCTAVO_INSPECT:-true}"
     monkeypatch.chdir(tmp_path)  # where no octavo.toml is
+    monkeypatch.setenv("OCTAVO_GATEWAY_INSPECT", defaults()["OCTAVO_INSPECT"])
     monkeypatch.setenv(INSPECTED, defaults()["OCTAVO_INSPECT_MANAGERS"])
     monkeypatch.setenv("OCTAVO_GATEWAY_TENANTS", tenants)
     settings = gateway_settings.load([])
+    assert settings.inspect
     assert settings.inspect_managers == ("kv_manager:50052",)
     assert settings.tenants == (Path(tenants) if tenants else None)
     assert not settings.inspect_tokens
