@@ -99,9 +99,7 @@ class BeamSearch:
                 going_on.append(one)
             elif rank < self.width:
                 tokens = (*beams[one.parent][0], one.token)
-                self.finished.append(
-                    Hypothesis(tokens, one.score, one.score / math.pow(length, self.length_penalty), stopped)
-                )
+                self.finished.append(Hypothesis(tokens, one.score, self._ranked_by(one.score, length), stopped))
         self.finished.sort(key=lambda one: -one.score)
         del self.finished[self.width :]
         going_on = going_on[: self.width]
@@ -113,4 +111,14 @@ class BeamSearch:
             return True
         if self.early_stopping:
             return False
-        return self.scores[0] / math.pow(length, self.length_penalty) > self.finished[-1].score
+        return self._ranked_by(self.scores[0], length) > self.finished[-1].score
+
+    def _ranked_by(self, logprob: float, length: int) -> float:
+        """The score of a text of so many generated tokens. A penalty may be any number: where the power leaves the
+        floats, so does the score, as it does in transformers' tensors."""
+        try:
+            return logprob / math.pow(length, self.length_penalty)
+        except OverflowError:
+            return math.copysign(0.0, logprob)
+        except ZeroDivisionError:
+            return math.copysign(math.inf, logprob) if logprob else 0.0

@@ -1,6 +1,7 @@
 """Beam search: the choices alone against every text there is, and on the scheduler against the choices alone."""
 
 import itertools
+import math
 import random
 
 import pytest
@@ -172,3 +173,17 @@ def test_beams_give_way_and_come_back_as_if_nothing_had_happened(host_blocks: in
         preempted += loop.scheduler.statistics.preemptions
     print(preempted, rejected)
     assert preempted > 25 > rejected
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("penalty", "score"), [(1e308, 0.0), (2_000.0, 0.0), (-2_000.0, -math.inf), (-1e308, -math.inf)]
+)
+def test_a_length_penalty_beyond_the_floats_ranks_and_ends_a_search(penalty: float, score: float) -> None:
+    """2 ** 2000 is beyond the largest float, and 2 ** -2000 below the smallest: a text's score is 0 or -inf then."""
+    search = BeamSearch(2, penalty, False, StopConditions(frozenset({0})), max_tokens=3)
+    beams: list[list[int]] = [[]]
+    while beams:
+        going_on = search.step([(one, [(1, -0.5), (2, -1.0), (0, -1.5), (3, -2.0)]) for one in beams])
+        beams = [[*beams[one.parent], one.token] for one in going_on]
+    assert [text.score for text in search.finished] == [score, score]
