@@ -85,8 +85,9 @@ class Feed:
             while not viewer.ended:
                 if viewer.lost and self._state.complete:
                     viewer.begin()
+                    pieces = self._state.snapshot()  # of this very moment, whenever the viewer reads on
                     yield frames.looked(self._look)
-                    for piece in self._state.snapshot():
+                    for piece in pieces:
                         yield frames.watched(piece)
                         await asyncio.sleep(0)  # others' events are told meanwhile
                 elif waiting := viewer.take():

@@ -81,18 +81,20 @@ class PoolState:
             self.sequences[event.summary.seq] = event.summary
 
     def snapshot(self) -> Iterator[watch_pb2.WatchResponse]:
-        """The state in pieces, numbered with the last event heard before the first of them was asked for.
+        """The state in pieces, numbered with the last event heard when it is called.
 
-        As the manager's own: what changes between two pieces may be in it and is told again by the events behind its
-        number, and tables are those of its beginning, for their events say where they changed.
+        As the manager's own: what changes before a piece is taken may be in it and is told again by the events behind
+        its number, and tables are those of its beginning, for their events say where they changed.
         """
-        header, sequence = self.header, self.sequence
         tables = [(seq, list(table)) for seq, table in self.tables.items()]
+        return self._pieces(self.header, self.sequence, list(self.blocks), tables)
 
+    def _pieces(
+        self, header: common_pb2.ResponseHeader, sequence: int, ids: list[int], tables: list[tuple[int, list[int]]]
+    ) -> Iterator[watch_pb2.WatchResponse]:
         def told(**event: watch_pb2.Snapshot | watch_pb2.TableChanged) -> watch_pb2.WatchResponse:
             return watch_pb2.WatchResponse(header=header, sequence=sequence, **event)  # type: ignore[arg-type]
 
-        ids = list(self.blocks)
         for start in range(0, len(ids), PIECE_BLOCKS):
             known = (self.blocks.get(block) for block in ids[start : start + PIECE_BLOCKS])
             infos = [inspect_pb2.BlockInfo.FromString(info) for info in known if info is not None]

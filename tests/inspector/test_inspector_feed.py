@@ -142,6 +142,27 @@ async def test_one_who_reads_too_slowly_is_told_a_snapshot_instead(served: Any) 
 
 
 @pytest.mark.e2e
+async def test_what_happens_while_a_snapshot_is_about_to_be_read_is_told_once(served: Any) -> None:
+    """Someone reads a header and a look, and the snapshot only when later events wait behind it."""
+    pool, _, address = served
+    hub = Hub((address,))
+    feed = await hub.feed(Place(address, POOL))
+    other, late = Reader(feed), Reader(feed)
+    SCENES[1](pool)
+    await other.until_step(pool.step)
+    await late.some(2)
+    SCENES[2](pool)
+    await other.until_step(pool.step)
+    await late.until_step(pool.step)
+    SCENES[3](pool)
+    await late.until_step(pool.step)
+    told = Replay()
+    told.tell(iter(late.records()))
+    assert told.problems == []
+    await hub.close()
+
+
+@pytest.mark.e2e
 async def test_nobody_watches_when_nobody_looks_any_more(served: Any) -> None:
     pool, servicer, address = served
     hub = Hub((address,))
