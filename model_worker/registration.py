@@ -58,7 +58,7 @@ class Announcer:
         while self._gateways:
             gateways = await self._addresses()
             await self._keep_channels(gateways)
-            leases = await asyncio.gather(*(self._tell(gateway, self._request) for gateway in gateways))
+            leases = await asyncio.gather(*(self._tell(gateway, self._request) for gateway in self._channels))
             await asyncio.sleep(min((lease / 3 for lease in leases if lease), default=RETRY_SECONDS))
 
     async def leave(self) -> None:
@@ -85,8 +85,12 @@ class Announcer:
 
     async def _keep_channels(self, gateways: Mapping[str, str]) -> None:
         for gateway, name in gateways.items():
-            if gateway not in self._channels:
+            if gateway in self._channels:
+                continue
+            try:
                 self._channels[gateway] = open_aio_channel(gateway, self._tls, verified_as=name)
+            except OSError as error:  # certificates are being replaced: it is tried again with the next announcement
+                self._note(gateway, f"cannot be called: {error}")
         for gateway in self._channels.keys() - set(gateways):
             await self._channels.pop(gateway).close()
 

@@ -66,6 +66,28 @@ async def test_gateways_of_a_name_are_verified_by_the_name(
     await announcer.leave()
 
 
+async def test_a_worker_announces_itself_when_the_certificates_that_were_being_replaced_are_there(
+    start_worker: Callable[..., Any],
+    start_gateway: Callable[..., Any],
+    identities: dict[str, tuple[Path, Path]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    token, (certificate, key) = "a-token-of-the-operator", identities["gateway"]
+    own = ["--tls-certificate", certificate, "--tls-key", key]
+    gateway = start_gateway("", "--registration-token", token, *map(str, own))
+    announcer = Announcer([gateway.address], start_worker().address, "x", token, TlsFiles(certificate))
+    whole = certificate.read_bytes()
+    certificate.write_bytes(whole[: len(whole) // 2])
+    announcing = asyncio.create_task(announcer.run())
+    while "cannot be called" not in caplog.text:
+        assert not announcing.done()
+        await asyncio.sleep(0)
+    certificate.write_bytes(whole)
+    await asyncio.to_thread(gateway.wait_event, "ready")
+    announcing.cancel()
+    await announcer.leave()
+
+
 def test_text_streams_over_tls_end_to_end(
     start_worker: Callable[..., Any],
     start_gateway: Callable[..., Any],
