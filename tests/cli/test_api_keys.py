@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.e2e
 
 KEY = "key-0123456789abcdef"
 BEARER = f"Bearer {KEY}"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.e2e
 
 # 0xff starts no character of UTF-8; Python's strings hold it as the lone surrogate U+DCFF.
 BAD = b"a\xff"

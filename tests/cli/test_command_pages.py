@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("docs/estimate.md", "docs/tour.md")
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.e2e
 
 
 def blocks(page: str) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.e2e
 
 
 def test_text_goes_to_stdout_and_usage_to_stderr(gateway: Any, octavo: Any) -> None:

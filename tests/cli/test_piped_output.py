@@ -16,7 +16,7 @@ MODEL = ["--layers", "2", "--kv-heads", "2", "--head-dim", "64"]
 SMALL = ["simulate", "--lengths", "alpaca", "--requests", "20", "--memory", "2"]
 
 
-@pytest.mark.unit
+@pytest.mark.e2e
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["tour"], ["estimate", *MODEL], SMALL])
 def test_no_line_ends_in_padding(octavo: Any, arguments: Sequence[str]) -> None:
     done = octavo(arguments)
@@ -26,7 +26,7 @@ def test_no_line_ends_in_padding(octavo: Any, arguments: Sequence[str]) -> None:
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-@pytest.mark.unit
+@pytest.mark.e2e
 def test_a_view_is_as_wide_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table("one", "two")
     table.add_row("a" * 60, "b" * 60)
@@ -37,7 +37,7 @@ def test_a_view_is_as_wide_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, shown.splitlines())) <= 140
 
 
-@pytest.mark.unit
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
@@ -69,7 +69,7 @@ def test_a_reader_that_has_left_changes_no_status_and_is_not_told_of(arguments: 
     assert "roken pipe" not in done.stderr
 
 
-@pytest.mark.unit
+@pytest.mark.e2e
 def test_a_closed_stdout_is_none_to_fail_at() -> None:
     done = subprocess.run(
         ["sh", "-c", '"$0" -m cli.main estimate --list >&-', sys.executable],
@@ -81,7 +81,7 @@ def test_a_closed_stdout_is_none_to_fail_at() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.unit
+@pytest.mark.e2e
 def test_progress_off_a_terminal_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
     bars = Bars(Lines(lambda: now).begin)

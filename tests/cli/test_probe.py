@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.e2e
 
 
 def probe(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ import pytest
 
 from cli.supervisor import LAST_LINES, ChildDied, Interrupted, Supervisor
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.e2e
 
 READY = (
     "import json, signal, sys; print(json.dumps({'event': 'ready', 'service': sys.argv[1], 'grpc': 'h:1'}), flush=True)"

@@ -14,7 +14,7 @@ from cli.calls import channel_to
 from service.channels import CHANNEL_OPTIONS, open_channel
 from service.probe import probe
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.e2e
 
 # Services give an attempt 0.5 s and try again.
 DELAY_SECONDS = 4 * dict(CHANNEL_OPTIONS)["grpc.min_reconnect_backoff_ms"] / 1000

@@ -14,7 +14,7 @@ from service.channels import TlsFiles, open_channel
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
-    pytest.mark.unit,
+    pytest.mark.e2e,
     pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl"),
 ]
 

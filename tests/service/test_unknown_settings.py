@@ -11,7 +11,7 @@ import pytest
 
 from service.unknown_settings import unknown_variables
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = ["OCTAVO_GATEWAY_LISTEN", "OCTAVO_GATEWAY_WORKERS"]

@@ -12,7 +12,7 @@ import pytest
 from model_worker.model.errors import CheckpointError
 from model_worker.model.files import check_model
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65_534
