@@ -1,6 +1,7 @@
 """What every service shares: start-up and drain, errors, TLS, settings, logs. It imports none of them.
 
 - ``errors``: domain errors and the one place where they become gRPC status codes
+- ``trailers``: how much of an error travels
 - ``serving``: a gRPC server with health, reflection, signals and a drain
 - ``listening``: the one line for an address that cannot be listened on
 - ``channels``: client channels with the same limits and keepalive, and the files of TLS

@@ -17,7 +17,7 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from service import request_ids
+from service import request_ids, trailers
 
 DOMAIN = "octavo"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -118,7 +118,8 @@ def error_info_of(error: grpc.RpcError) -> error_details_pb2.ErrorInfo | None:
 
 
 async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceError) -> NoReturn:
-    """End a call with a domain error."""
+    """End a call with a domain error; of one that is too long for a trailer what fits is told."""
+    error = _fitting(error)
     status = error.to_status()
     trailing: list[tuple[str, str | bytes]] = []
     if name := request_ids.current():
@@ -134,6 +135,17 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceErr
     context.set_code(error.code)
     context.set_details(error.message)
     await context.abort(error.code, error.message, tuple(trailing))
+
+
+def _fitting(error: ServiceError) -> ServiceError:
+    return ServiceError(
+        error.code,
+        trailers.cut(error.message, trailers.MESSAGE_BYTES),
+        reason=error.reason,
+        fields=trailers.first_of(error.fields, trailers.FIELD_BYTES),
+        metadata=trailers.first_of(error.metadata, trailers.METADATA_BYTES),
+        retry_seconds=error.retry_seconds,
+    )
 
 
 Behaviour = Callable[[Any, Any], Any]
