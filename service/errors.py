@@ -71,21 +71,21 @@ class ServiceError(Exception):
         return None if self.retry_seconds is None else round(self.retry_seconds * 1000)
 
     def to_status(self) -> status_pb2.Status:
-        """The error as ``google.rpc.Status`` with its details."""
-        details: list[Any] = [
-            error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=self.metadata),
-        ]
+        """The error as ``google.rpc.Status`` with its details; of one that is too long for a trailer, what fits."""
+        metadata = trailers.first_of(self.metadata, trailers.METADATA_BYTES)
+        details: list[Any] = [error_details_pb2.ErrorInfo(reason=self.reason, domain=DOMAIN, metadata=metadata)]
         if self.fields:
             violations = [
                 error_details_pb2.BadRequest.FieldViolation(field=field, description=description)
-                for field, description in self.fields.items()
+                for field, description in trailers.first_of(self.fields, trailers.FIELD_BYTES).items()
             ]
             details.append(error_details_pb2.BadRequest(field_violations=violations))
         if self.retry_milliseconds is not None:
             delay = duration_pb2.Duration()
             delay.FromMilliseconds(self.retry_milliseconds)
             details.append(error_details_pb2.RetryInfo(retry_delay=delay))
-        status = status_pb2.Status(code=self.code.value[0], message=self.message)
+        message = trailers.cut(self.message, trailers.MESSAGE_BYTES)
+        status = status_pb2.Status(code=self.code.value[0], message=message)
         for detail in details:
             packed = any_pb2.Any()
             packed.Pack(detail)
@@ -118,8 +118,7 @@ def error_info_of(error: grpc.RpcError) -> error_details_pb2.ErrorInfo | None:
 
 
 async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceError) -> NoReturn:
-    """End a call with a domain error; of one that is too long for a trailer what fits is told."""
-    error = _fitting(error)
+    """End a call with a domain error."""
     status = error.to_status()
     trailing: list[tuple[str, str | bytes]] = []
     if name := request_ids.current():
@@ -133,19 +132,8 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceErr
         trailing.append((PUSHBACK_KEY, str(error.retry_milliseconds)))
     # To be read by interceptors further out: `abort` itself leaves neither in the context.
     context.set_code(error.code)
-    context.set_details(error.message)
-    await context.abort(error.code, error.message, tuple(trailing))
-
-
-def _fitting(error: ServiceError) -> ServiceError:
-    return ServiceError(
-        error.code,
-        trailers.cut(error.message, trailers.MESSAGE_BYTES),
-        reason=error.reason,
-        fields=trailers.first_of(error.fields, trailers.FIELD_BYTES),
-        metadata=trailers.first_of(error.metadata, trailers.METADATA_BYTES),
-        retry_seconds=error.retry_seconds,
-    )
+    context.set_details(status.message)
+    await context.abort(error.code, status.message, tuple(trailing))
 
 
 Behaviour = Callable[[Any, Any], Any]
