@@ -76,8 +76,10 @@ def receiving() -> Iterator[Receiver]:
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(receiver, server)
     receiver.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
-    yield receiver
-    server.stop(0).wait()
+    try:
+        yield receiver
+    finally:
+        server.stop(0).wait()
 
 
 def _received(resource: Any, span: Any) -> Received:

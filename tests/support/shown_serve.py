@@ -31,6 +31,8 @@ def serving(command: Sequence[str], folder: Path, environ: Mapping[str, str] | N
     with process:
         ready = next((line for line in process.stdout if line.startswith("{")), None)
         assert ready is not None, f"{command[0]} ended with {process.wait()}"
-        yield dict(re.findall(r'"(\w+)": "([^"]*)"', ready))
-        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does in a terminal
-        process.wait(60)
+        try:
+            yield dict(re.findall(r'"(\w+)": "([^"]*)"', ready))
+        finally:  # else the process, which is waited for, would outlive a test that fails
+            os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does in a terminal
+            process.wait(60)
