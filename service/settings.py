@@ -166,7 +166,12 @@ def _convert(value: Any, hint: Any, source: str) -> Any:
         if isinstance(value, str) and value.lower() in words:
             return words[value.lower()]
         raise SettingsError(f"{source}: {value!r} is no boolean (true or false)")
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    # A whole number is not cut from another one: of a file's 1.5 the half would be lost without a word.
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, str | int | float)
+        or (kind is int and isinstance(value, float))
+    ):
         raise SettingsError(f"{source}: {value!r} is no {kind.__name__}")
     try:
         return kind(value)
