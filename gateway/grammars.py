@@ -44,8 +44,8 @@ class Grammar:
 
 
 def quoted(text: str) -> str:
-    """A text as a Lark grammar spells it."""
-    return json.dumps(text, ensure_ascii=False)
+    """A text as a Lark grammar spells it, which is JSON's way, but for DEL: its lexer takes none."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def one_of(at: str, choices: Sequence[str]) -> Grammar:

@@ -293,3 +293,12 @@ def test_python_needs_names_for_its_arguments(schema: dict[str, Any]) -> None:
 def test_ids_have_the_form_that_templates_take() -> None:
     assert all(len(id_) == 9 and id_.isalnum() for id_ in {FAMILIES["mistral"].call_id() for _ in range(100)})
     assert len({FAMILIES["hermes"].call_id() for _ in range(100)}) == 100
+
+
+def test_a_choice_holds_every_character() -> None:
+    """All of ASCII with its controls, Latin-1's, what else ends a line, the edges of Unicode."""
+    others = ["\u2028", "\u2029", "\ufeff", "\ufffd", "\uffff", "\U0010ffff", "\\n", "\\u0041"]
+    choices = [f"a{character}b" for character in (*map(chr, range(256)), *others)]
+    model, grammar = model_with(), one_of("at", choices)
+    assert all(accepts(model, grammar, choice) for choice in choices)
+    assert not accepts(model, grammar, "ab")
