@@ -15,6 +15,7 @@ from service.errors import ServiceError
 BODY_SECONDS = 60.0
 
 JSON = "application/json"
+IDENTITY = "identity"
 
 
 class ClientLeft(ServiceError):
@@ -28,13 +29,16 @@ async def read_object(headers: Headers, receive: Receive, max_bytes: int) -> dic
     """The JSON object that a request carries.
 
     Raises:
-        HttpError: 415 for another type, 413 for more than ``max_bytes``, 408 for a slow client, 400 for no JSON object.
+        HttpError: 415 for another type or a compressed body, 413 for more than ``max_bytes``, 408 for a slow client,
+            400 for no JSON object.
         ClientLeft: before the end of the body.
     """
     # A page of another origin may send text/plain without asking its browser first; JSON it may not.
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:
         raise HttpError(415, f"the content-type must be {JSON}", reason="UNSUPPORTED_MEDIA_TYPE")
+    if headers.get("content-encoding", IDENTITY).strip().lower() != IDENTITY:
+        raise HttpError(415, "the body must come as it is, without a content-encoding", reason="UNSUPPORTED_ENCODING")
     try:
         async with asyncio.timeout(BODY_SECONDS):
             body = await _read(headers, receive, max_bytes)

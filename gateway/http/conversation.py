@@ -34,7 +34,7 @@ def _message(at: str, message: Any) -> dict[str, Any]:
         raise InvalidRequest({at: f"{json_words.kind(message)} found, allowed is an object"})
     role = _text(f"{at}.role", message.get("role"))
     calls = message.get("tool_calls") or []
-    plain: dict[str, Any] = {"role": ROLES.get(role, role), "content": _content(at, message.get("content"), calls)}
+    plain: dict[str, Any] = {"role": ROLES.get(role, role), "content": _content(at, message, calls)}
     for name in _TEXTS:
         if message.get(name) is not None:
             plain[name] = _text(f"{at}.{name}", message[name])
@@ -45,10 +45,13 @@ def _message(at: str, message: Any) -> dict[str, Any]:
     return plain
 
 
-def _content(at: str, content: Any, calls: Any) -> str:
-    """The text of a message; parts are joined by line breaks, as most servers do."""
+def _content(at: str, message: Mapping[str, Any], calls: Any) -> str:
+    """The text of a message; parts are joined by line breaks, as most servers do. A refusal stands in its own field."""
+    content = message.get("content")
     if content is None and calls:
         return ""
+    if content is None:
+        content = message.get("refusal")
     if isinstance(content, list):
         return "\n".join(_part(f"{at}.content[{index}]", part) for index, part in enumerate(content))
     return _text(f"{at}.content", content)
@@ -66,12 +69,14 @@ def _tool_call(at: str, call: Any) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         raise InvalidRequest({at: "no function found, allowed is a call of one"})
+    if call.get("type") not in (None, "function"):
+        raise InvalidRequest({f"{at}.type": "another type found, allowed is function"})
     try:
-        arguments = json.loads(_text(f"{at}.function.arguments", function.get("arguments", "")) or "{}")
+        arguments = json.loads(_text(f"{at}.function.arguments", function.get("arguments") or "") or "{}")
     except (ValueError, RecursionError) as error:
         raise InvalidRequest({f"{at}.function.arguments": "no JSON found"}) from error
     name = _text(f"{at}.function.name", function.get("name"))
-    call_id = _text(f"{at}.id", call.get("id", ""))
+    call_id = _text(f"{at}.id", call.get("id") or "")
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 

@@ -51,14 +51,16 @@ NOT_ASKED: Mapping[str, tuple[object, ...]] = {
 # What took the place of a field of an earlier API.
 _SUCCESSORS = {"functions": TOOLS, "function_call": TOOL_CHOICE}
 
+# OpenAI's API has it for chats alone; load tools send both names everywhere.
+NEWER_MAX_TOKENS = "max_completion_tokens"
+
 # Not from the table: they shape the request or the response instead of the generation.
-_COMMON = frozenset({"model", "stream", "stream_options"}) | formats.FIELDS
+_COMMON = frozenset({"model", "stream", "stream_options", NEWER_MAX_TOKENS}) | formats.FIELDS
 _OWN: Mapping[Call, frozenset[str]] = {
     Call.GENERATE: frozenset({"prompt"}),
     Call.CHAT: frozenset(
         {
             "messages",
-            "max_completion_tokens",
             "top_logprobs",
             "continue_final_message",
             "add_generation_prompt",
@@ -73,8 +75,14 @@ _ELSEWHERE = frozenset({"request_id", "prompt_logprobs"})
 _TOKEN_ID = re.compile(r"\d{1,18}", re.ASCII)
 _IDENTIFIER = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
 
+# The second is not in OpenAI's API: load tools count tokens by it. The third asks for padding, which is never given.
+STREAM_OPTIONS = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
+
 # What other servers take for "all".
 TOP_K_ALL = -1
+
+# Up to here a double tells every whole number from the next one.
+_EXACT = 2**53
 
 
 class Given(NamedTuple):
@@ -86,6 +94,9 @@ class Given(NamedTuple):
     stream: bool
     include_usage: bool
     """Whether a stream ends with a chunk of usage."""
+
+    continuous_usage: bool
+    """Whether each chunk of a stream tells the usage so far."""
 
     continue_final_message: bool
     parameters: Mapping[str, Any]
@@ -102,7 +113,7 @@ def read(call: Call, document: Mapping[str, Any]) -> Given:
         ServiceError: INVALID_ARGUMENT for a field with a name that nobody knows.
         InvalidRequest: a field of the wrong shape, or one that is not served.
     """
-    fields = {name: value for name, value in document.items() if value is not None and name not in IGNORED}
+    fields = {name: _whole(value) for name, value in document.items() if value is not None and name not in IGNORED}
     _check_names(call, fields)
     for name, unasked in NOT_ASKED.items():
         if name in fields and fields[name] in unasked:
@@ -111,10 +122,12 @@ def read(call: Call, document: Mapping[str, Any]) -> Given:
             successor = _SUCCESSORS.get(name) if call is Call.CHAT else None
             instead = f", but {successor} is, which took its place" if successor else ""
             raise InvalidRequest({name: f"not supported by this version{instead}"})
+    options = _stream_options(fields)
     given = Given(
         model=_text(fields, "model"),
         stream=_flag(fields, "stream"),
-        include_usage=_include_usage(fields),
+        include_usage=_flag(options, "include_usage"),
+        continuous_usage=_flag(options, "continuous_usage_stats"),
         continue_final_message=_continues(fields),
         parameters={},
         names={},
@@ -125,8 +138,13 @@ def read(call: Call, document: Mapping[str, Any]) -> Given:
     constraint = formats.format_of(fields)
     if constraint is not None:
         parameters[FORMAT], names[FORMAT] = constraint
+    if NEWER_MAX_TOKENS in fields:
+        value = fields[NEWER_MAX_TOKENS]
+        if parameters.get("max_tokens", value) != value:
+            raise InvalidRequest({"max_tokens": f"another number than {NEWER_MAX_TOKENS} found, one is enough"})
+        parameters["max_tokens"], names["max_tokens"] = value, NEWER_MAX_TOKENS
     if call is Call.CHAT:
-        for name, (source, value) in _chat_parameters(fields, parameters):
+        for name, (source, value) in _chat_parameters(fields):
             parameters[name], names[name] = value, source
         parameters |= tool_fields.parameters_of(fields)
         if fields.get("logprobs") is False:
@@ -161,6 +179,11 @@ def _check_names(call: Call, fields: Mapping[str, Any]) -> None:
     raise ServiceError(grpc.StatusCode.INVALID_ARGUMENT, message, reason=NO_PARAMETER, fields=named)
 
 
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: languages without integers write 4.0 for 4."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT else value
+
+
 def _converted(name: str, value: Any) -> Any:
     """A value as the table's kinds take it."""
     if name == "stop" and isinstance(value, str):
@@ -174,13 +197,8 @@ def _converted(name: str, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _chat_parameters(fields: Mapping[str, Any], parameters: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
+def _chat_parameters(fields: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Any]]]:
     """The parameters that Chat calls by other names: (name, (name in the body, value))."""
-    if "max_completion_tokens" in fields:
-        value = fields["max_completion_tokens"]
-        if parameters.get("max_tokens", value) != value:
-            raise InvalidRequest({"max_tokens": "another number than max_completion_tokens found, one is enough"})
-        yield "max_tokens", ("max_completion_tokens", value)
     asked = _flag(fields, "logprobs")
     if "top_logprobs" in fields:
         if not asked and fields["top_logprobs"] != 0:
@@ -205,18 +223,19 @@ def _flag(fields: Mapping[str, Any], name: str) -> bool:
     return value
 
 
-def _include_usage(fields: Mapping[str, Any]) -> bool:
+def _stream_options(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     options = fields.get("stream_options")
     if options is None:
-        return False
+        return {}
     if not isinstance(options, dict):
         raise InvalidRequest({"stream_options": f"{json_words.kind(options)} found, allowed is an object"})
     if not _flag(fields, "stream"):
         raise InvalidRequest({"stream_options": "found without stream, which must be true for it"})
     given = {name: value for name, value in options.items() if value is not None}
-    if given.keys() - {"include_usage", "include_obfuscation"}:
-        raise InvalidRequest({"stream_options": "an unknown option found, allowed is include_usage"})
-    return _flag(given, "include_usage")
+    if given.keys() - STREAM_OPTIONS:
+        allowed = ", ".join(sorted(STREAM_OPTIONS))
+        raise InvalidRequest({"stream_options": f"an unknown option found, allowed are {allowed}"})
+    return given
 
 
 def _continues(fields: Mapping[str, Any]) -> bool:

@@ -133,7 +133,8 @@ class _Answer:
             if given.stream:
                 if tasks[0].grammar is not None:
                     events.head_seconds = sse.COMPILE_SECONDS
-                chunks = Chunks(self._shape, head)
+                prompt_tokens = sum(len(task.prompt.token_ids) for task in tasks) if given.continuous_usage else None
+                chunks = Chunks(self._shape, head, prompt_tokens)
                 await self._send_events(events, chunks, parts, include_usage=given.include_usage)
                 return None
             whole = whole_of(self._shape, head, [part async for part in parts])
@@ -177,13 +178,15 @@ class _Answer:
     async def _send_events(
         self, events: EventStream, chunks: Chunks, parts: AsyncGenerator[Part, None], *, include_usage: bool
     ) -> None:
-        # With usage asked for, every chunk has the field; only the last one fills it.
-        more = {"usage": None} if include_usage else {}
         async with events.kept_alive():
             async for part in parts:
                 chunk = chunks.of(part)
-                if chunk is not None:
-                    await events.write(sse.event(chunk | more))
+                if chunk is None:
+                    continue
+                if include_usage:
+                    # Every chunk has the field then, and the last one fills it, whoever did before.
+                    chunk.setdefault("usage", None)
+                await events.write(sse.event(chunk))
         if include_usage:
             await events.write(sse.event(chunks.usage()))
         await events.write(sse.DONE)

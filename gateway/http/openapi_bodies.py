@@ -67,7 +67,7 @@ _STRUCTURES: Mapping[str, Schema] = {
 _WRITTEN: Mapping[str, Schema] = {
     "model": _TEXT | {"description": "a served model's name; absent: the only one"},
     "stream": _FLAG | {"description": "answers with server-sent events"},
-    "stream_options": _object({}, {"include_usage": _FLAG, "include_obfuscation": _FLAG}),
+    "stream_options": _object({}, dict.fromkeys(sorted(fields.STREAM_OPTIONS), _FLAG)),
     "prompt": {
         "anyOf": [
             {"type": "string", "minLength": 1},
@@ -131,7 +131,7 @@ def _field(call: Call, name: str) -> Schema:
         return _FLAG | {"description": "asks for log-probabilities"}
     if call is Call.CHAT and name == "top_logprobs":
         return _row(BY_NAME["logprobs"])
-    if name == "max_completion_tokens":
+    if name == fields.NEWER_MAX_TOKENS:
         return _row(BY_NAME["max_tokens"])
     return _WRITTEN[name] if name in _WRITTEN else _row(BY_NAME[name])
 

@@ -130,9 +130,7 @@ class Totals:
         migrated = {"migrations": self._migrations, "paused_seconds": self._paused_seconds} if self._migrations else {}
         return {
             **migrated,
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": prompt_tokens + self.completion_tokens,
+            **_tokens(prompt_tokens, self.completion_tokens),
             "prompt_tokens_details": {"cached_tokens": sum(cached for _, cached in self._prompts.values())},
         }
 
@@ -140,19 +138,27 @@ class Totals:
 class Chunks:
     """Makes the chunks of one stream.
 
+    Args:
+        shape: of the call.
+        head: of the answer.
+        prompt_tokens: of all prompts, where each chunk tells the usage so far; None where none does.
+
     Attributes:
         totals: usage of the choices that ended.
     """
 
-    def __init__(self, shape: Shape, head: Head) -> None:
+    def __init__(self, shape: Shape, head: Head, prompt_tokens: int | None = None) -> None:
         self.totals = Totals()
         self._shape = shape
         self._head = head
+        self._prompt_tokens = prompt_tokens
         self._offsets: dict[int, int] = {}
+        self._generated: dict[int, int] = {}
 
     def of(self, part: Part) -> dict[str, Any] | None:
         """The chunk of a part; None when it holds nothing to say yet."""
         piece = part.piece
+        self._count(part)
         if not piece.text and not piece.logprobs and piece.finish is None and not _tells_calls(piece):
             return None
         first = part.choice not in self._offsets
@@ -167,11 +173,24 @@ class Chunks:
         if piece.finish is not None:
             self.totals.add(part.prompt, piece.finish)
             choice |= _ended(piece.finish)
-        return _object(self._shape.chunk, self._head, [choice])
+        chunk = _object(self._shape.chunk, self._head, [choice])
+        if self._prompt_tokens is not None:
+            chunk["usage"] = _tokens(self._prompt_tokens, sum(self._generated.values()))
+        return chunk
+
+    def _count(self, part: Part) -> None:
+        """Tokens so far, also of a piece that makes no chunk yet; what a choice took is said at its end."""
+        so_far = self._generated.get(part.choice, 0) + len(part.piece.token_ids)
+        finish = part.piece.finish
+        self._generated[part.choice] = so_far if finish is None else finish.usage.completion_tokens
 
     def usage(self) -> dict[str, Any]:
         """The chunk after the last, which holds the usage and no choice."""
         return {**_object(self._shape.chunk, self._head, []), "usage": self.totals.shown()}
+
+
+def _tokens(prompt: int, completion: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def _tells_calls(piece: Piece) -> bool:

@@ -86,7 +86,7 @@ def _function(at: str, tool: Any) -> Function:
 def _of_type_function(at: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise _wrong(at, value, "an object")
-    if value.get("type", "function") != "function":
+    if value.get("type") not in (None, "function"):
         raise InvalidRequest({f"{at}.type": "another type found, allowed is function"})
     function = value.get("function")
     if not isinstance(function, dict):

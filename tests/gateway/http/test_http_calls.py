@@ -4,6 +4,7 @@ One gateway and one worker for all tests; a body may have 100,000 bytes here, a 
 """
 
 import contextlib
+import gzip
 import json
 import random
 import signal
@@ -96,6 +97,23 @@ def test_usage_is_one_chunk_without_choices_and_only_when_asked_for(http: Any) -
     *chunks, last = http.post(COMPLETIONS, {**body, "stream_options": {"include_usage": True}}).events
     assert [chunk["usage"] for chunk in chunks] == [None] * len(chunks)
     assert (last["choices"], last["usage"]["total_tokens"]) == ([], 5)
+
+
+def test_each_chunk_tells_the_usage_so_far_where_that_is_asked_for(http: Any) -> None:
+    body = {"prompt": ["abc", "xy"], "max_tokens": 4, "stream": True}
+    options = {"continuous_usage_stats": True}
+    *chunks, last = http.post(COMPLETIONS, {**body, "stream_options": {**options, "include_usage": True}}).events
+    told = [chunk["usage"] for chunk in chunks]
+    # Both prompts count from the first chunk on, 3 + 2; answers of 4 tokens each are there when the last one ends.
+    assert {usage["prompt_tokens"] for usage in told} == {5}
+    generated = [usage["completion_tokens"] for usage in told]
+    assert generated == sorted(generated)
+    assert 1 <= generated[0] < generated[-1] == 8
+    assert all(usage["total_tokens"] == 5 + usage["completion_tokens"] for usage in told)
+    assert told[-1].items() <= last["usage"].items()
+    alone = http.post(COMPLETIONS, {**body, "stream_options": options}).events
+    assert alone[-1]["choices"]
+    assert alone[-1]["usage"] == told[-1]
 
 
 def test_stop_strings_end_the_text_and_the_worker(http: Any, toy: Any) -> None:
@@ -191,6 +209,9 @@ def test_types_sizes_paths_and_methods_have_statuses_of_their_own(http: Any) -> 
         http.post(COMPLETIONS, {"prompt": "x", "max_tokens": 1}, content_type="Application/JSON; charset=utf-8").status
         == 200
     )
+    compressed = http.post(COMPLETIONS, gzip.compress(b'{"prompt": "x"}'), content_encoding="gzip")
+    assert (compressed.status, compressed.error["code"]) == (415, "unsupported_encoding")
+    assert http.post(COMPLETIONS, {"prompt": "x", "max_tokens": 1}, content_encoding="identity").status == 200
     large = http.post(COMPLETIONS, {"prompt": "x" * 100_000})
     assert (large.status, large.error["code"], large.headers["connection"]) == (413, "request_too_large", "close")
     for path in ("/", "/v1", "/v1/embeddings", "/v1/completions/"):

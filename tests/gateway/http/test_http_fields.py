@@ -12,7 +12,7 @@ from gateway.http import fields, formats
 from gateway.http.conversation import messages_of
 from gateway.http.errors import SPELLINGS, spelled
 from gateway.parameters import TABLE, Call, validate
-from gateway.tools.functions import TOOL_CHOICE, TOOLS
+from gateway.tools.functions import TOOL_CHOICE, TOOLS, Function
 from service.errors import ServiceError
 
 pytestmark = pytest.mark.unit
@@ -47,6 +47,13 @@ def test_every_parameter_of_the_table_is_a_field() -> None:
     [
         (Call.CHAT, {"max_completion_tokens": 7}, {"max_tokens": 7}),
         (Call.CHAT, {"max_completion_tokens": 7, "max_tokens": 7}, {"max_tokens": 7}),
+        (Call.GENERATE, {"max_completion_tokens": 7, "max_tokens": 7}, {"max_tokens": 7}),
+        (
+            Call.GENERATE,
+            {"max_tokens": 7.0, "n": 2.0, "temperature": 1.5},
+            {"max_tokens": 7, "n": 2, "temperature": 1.5},
+        ),
+        (Call.CHAT, {"logprobs": True, "top_logprobs": 5.0}, {"logprobs": 5}),
         (Call.GENERATE, {"stop": "x"}, {"stop": ("x",)}),
         (Call.GENERATE, {"stop": ["x", "y"]}, {"stop": ("x", "y")}),
         (Call.GENERATE, {"stop": None, "seed": None}, {}),
@@ -60,6 +67,7 @@ def test_every_parameter_of_the_table_is_a_field() -> None:
         (Call.CHAT, {"logprobs": False, "top_logprobs": 0}, {}),
         (Call.CHAT, {"user": "me", "store": True, "metadata": {"a": "b"}, "service_tier": "auto"}, {}),
         (Call.CHAT, {"tools": [], "response_format": {"type": "text"}}, {}),
+        (Call.CHAT, {"tools": [{"type": None, "function": {"name": "f"}}]}, {"tools": (Function("f"),)}),
         (Call.GENERATE, {"suffix": "", "best_of": 1}, {"best_of": 1}),
     ],
 )
@@ -81,6 +89,8 @@ def test_fields_become_parameters(call: Call, document: dict[str, Any], expected
         (Call.GENERATE, {"stream": "yes"}, "stream"),
         (Call.GENERATE, {"stream_options": {"include_usage": True}}, "stream_options"),
         (Call.GENERATE, {"stream": True, "stream_options": {"include": True}}, "stream_options"),
+        (Call.GENERATE, {"stream": True, "stream_options": {"continuous_usage_stats": 1}}, "continuous_usage_stats"),
+        (Call.GENERATE, {"max_completion_tokens": 7, "max_tokens": 8}, "max_tokens"),
         (Call.GENERATE, {"model": 7}, "model"),
         (Call.GENERATE, {"suffix": "end"}, "suffix"),
         (Call.CHAT, {"logprobs": 3}, "logprobs"),
@@ -169,6 +179,19 @@ def test_messages_become_what_templates_read() -> None:
     ]
 
 
+def test_null_in_a_message_is_the_same_as_absent_and_a_refusal_is_what_was_said() -> None:
+    given = {"id": None, "type": "function", "function": {"name": "f", "arguments": None}}
+    read = {"id": "", "type": "function", "function": {"name": "f", "arguments": {}}}
+    messages = [
+        {"role": "assistant", "content": None, "refusal": None, "tool_calls": [given]},
+        {"role": "assistant", "content": None, "refusal": "No.", "tool_calls": None, "name": None},
+    ]
+    assert list(messages_of({"messages": messages})) == [
+        {"role": "assistant", "content": "", "tool_calls": [read]},
+        {"role": "assistant", "content": "No."},
+    ]
+
+
 @pytest.mark.parametrize(
     ("messages", "named"),
     [
@@ -188,6 +211,8 @@ def test_messages_become_what_templates_read() -> None:
             [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
             "prompt[0].tool_calls[0].function.arguments",
         ),
+        ([{"role": "assistant", "tool_calls": [{"type": "x", "function": {}}]}], "prompt[0].tool_calls[0].type"),
+        ([{"role": "assistant", "tool_calls": [{"type": False, "function": {}}]}], "prompt[0].tool_calls[0].type"),
     ],
 )
 def test_what_is_no_message_is_named(messages: Any, named: str) -> None:
