@@ -216,7 +216,7 @@ class Readiness:
         self._server = server
         self._address = address
         self._announced = False
-        self._engine_says = (False, worker.state)
+        self._engine_says: tuple[bool, str] | None = None
         self.metrics: str | None = None
 
     def report(self, loop: asyncio.AbstractEventLoop, ready: bool, state: str) -> None:
@@ -234,9 +234,9 @@ class Readiness:
             if silent > SILENT_SECONDS and self._worker.ready:
                 logger.warning("the KV manager has not answered for %.0f s", silent)
                 await self._show(False, "the KV manager does not answer")
-            elif silent == 0.0 and (self._worker.ready, self._worker.state) != self._engine_says:
+            elif silent == 0.0 and (said := self._engine_says) and (self._worker.ready, self._worker.state) != said:
                 logger.info("the KV manager answers again")
-                await self._show(*self._engine_says)
+                await self._show(*said)
 
     async def _hear(self, ready: bool, state: str) -> None:
         self._engine_says = (ready, state)
