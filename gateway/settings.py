@@ -15,12 +15,16 @@ from gateway.routing_cost import PREFIX_WEIGHT
 from gateway.tools.families import ParserName
 from service import model_settings
 from service.channels import TlsFiles
-from service.model_settings import Address, OptionalAddress, OptionalPath, OptionalValue, PositiveInt, Token
-
-
-def _split(value: object) -> object:
-    """``"a:1, b:2"`` from a flag or a variable; a TOML array passes through."""
-    return [part for item in value.split(",") if (part := item.strip())] if isinstance(value, str) else value
+from service.model_settings import (
+    Address,
+    Addresses,
+    OptionalAddress,
+    OptionalPath,
+    OptionalValue,
+    PositiveInt,
+    Token,
+    split_list,
+)
 
 
 class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY_"):
@@ -30,9 +34,7 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
         "127.0.0.1:50050"
     )
     workers: Annotated[
-        tuple[Address, ...],
-        NoDecode,
-        BeforeValidator(_split),
+        Addresses,
         Field(description="model workers, host:port,host:port; dns:///host:port for all addresses of a name"),
     ] = ("127.0.0.1:50051",)
     tokenizer: Annotated[OptionalPath, Field(description="folder with tokenizer.json; unset: asked of the workers")] = (
@@ -59,7 +61,7 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
     http_cors_origins: Annotated[
         tuple[str, ...],
         NoDecode,
-        BeforeValidator(_split),
+        BeforeValidator(split_list),
         Field(description="origins whose pages may call the HTTP API, https://host,https://host or *; empty: none"),
     ] = ()
     tenants: Annotated[
@@ -89,16 +91,12 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
         float, Field(ge=0.5, le=3600, description="seconds after which an announced worker is forgotten")
     ] = 10.0
     managers: Annotated[
-        tuple[Address, ...],
-        NoDecode,
-        BeforeValidator(_split),
+        Addresses,
         Field(description="KV managers of the workers' pools, host:port,host:port; empty: prefixes are not looked up"),
     ] = ()
     inspect: Annotated[bool, Field(description="serve the inspector over HTTP, /inspect and what it shows")] = True
     inspect_managers: Annotated[
-        tuple[Address, ...],
-        NoDecode,
-        BeforeValidator(_split),
+        Addresses,
         Field(description="KV managers that /inspect shows, host:port,host:port; empty: those of managers"),
     ] = ()
     inspect_tokens: Annotated[
