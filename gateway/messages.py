@@ -8,11 +8,13 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import Message
+from pydantic_core import from_json
 
+from gateway import json_words
 from gateway.errors import InvalidRequest
 from gateway.grammars import FORMAT, Grammar, one_of
 from gateway.logprobs import TokenLogprob, TokenLogprobs
-from gateway.parameters import BY_NAME
+from gateway.parameters import BY_NAME, VARIABLES
 from gateway.prompts import PROMPT
 from gateway.schemas import schema_of
 from gateway.streams import FinishReason, Piece, Usage
@@ -39,7 +41,24 @@ def given_parameters(request: gateway_pb2.GenerateRequest | gateway_pb2.ChatRequ
     plain = {field.name: _plain(value) for field, value in [*request.options.ListFields(), *own]}
     if isinstance(request, gateway_pb2.ChatRequest) and request.tools:
         plain[TOOLS] = functions_of(request.tools)
+    if isinstance(request, gateway_pb2.ChatRequest) and request.chat_template_kwargs:
+        plain[VARIABLES] = variables_of(request.chat_template_kwargs)
     return {name: value for name, value in plain.items() if value is not None}
+
+
+def variables_of(text: str) -> Mapping[str, Any]:
+    """More names for the chat template, from the JSON that they come in; empty text has none.
+
+    Raises:
+        InvalidRequest: it is no JSON, or no object.
+    """
+    try:
+        variables = from_json(text, allow_inf_nan=False) if text else {}
+    except ValueError as error:
+        raise InvalidRequest({VARIABLES: "no JSON found, allowed is the text of an object"}) from error
+    if not isinstance(variables, dict):
+        raise InvalidRequest({VARIABLES: f"{json_words.kind(variables)} found, allowed is the text of an object"})
+    return variables
 
 
 def _plain(value: Any) -> Any:
@@ -80,7 +99,7 @@ def _path(request: Request, name: str) -> str:
     base = name.partition("[")[0].partition(".")[0]
     if base == PROMPT:
         return _prompt_path(request) + name[len(PROMPT) :]
-    if base == "tools" and isinstance(request, gateway_pb2.TokenizeRequest):
+    if base in (TOOLS, VARIABLES) and isinstance(request, gateway_pb2.TokenizeRequest):
         return f"chat.{name}"
     return f"options.{name}" if base in _OPTIONS else name
 

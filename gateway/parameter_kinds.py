@@ -207,6 +207,26 @@ class Language:
 
 
 @dataclass(frozen=True, slots=True)
+class Variables:
+    """At most ``max_count`` JSON values by name, none of the names in ``taken``."""
+
+    max_count: int
+    taken: frozenset[str]
+
+    @property
+    def allowed(self) -> str:
+        return f"an object of at most {self.max_count} fields, none of them {', '.join(sorted(self.taken))}"
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        if not isinstance(value, Mapping):
+            yield Problem("", json_words.kind(value))
+        elif len(value) > self.max_count:
+            yield Problem("", f"{len(value)} fields")
+        elif taken := sorted(self.taken & value.keys()):
+            yield Problem("", taken[0])
+
+
+@dataclass(frozen=True, slots=True)
 class Functions:
     """Functions that a model may call."""
 

@@ -24,11 +24,15 @@ from gateway.parameter_kinds import (
     Text,
     Texts,
     TokenIds,
+    Variables,
 )
+from gateway.text.chat_template import GIVEN
 from gateway.tools.functions import AUTO, TOOL_CHOICE, TOOLS, Freedom, Function, ToolChoice
 
 # Errors travel in HTTP/2 trailers, of which clients accept 8 KiB: more problems than this are cut off.
 MAX_PROBLEMS = 8
+
+VARIABLES = "chat_template_kwargs"
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -97,6 +101,7 @@ TABLE: tuple[Parameter, ...] = (
     Parameter("tools", Functions(), (), "functions the model may call", Call.CHAT),
     Parameter("tool_choice", Choice(), AUTO, "whether it calls any", Call.CHAT),
     Parameter("parallel_tool_calls", Boolean(), True, "allows several calls in one answer", Call.CHAT),
+    Parameter(VARIABLES, Variables(max_count=64, taken=GIVEN), {}, "more names for the chat template", Call.CHAT),
     Parameter("adapter", Text(max_bytes=256), "", "fine-tuned weights", served=("",)),
 )
 
@@ -146,6 +151,7 @@ class Parameters:
     tools: tuple[Function, ...] = field(default=(), repr=False)
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 _USED = frozenset(Parameters.__dataclass_fields__)

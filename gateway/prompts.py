@@ -146,6 +146,7 @@ async def from_messages(
     *,
     continue_final_message: bool,
     tools: Sequence[Function] = (),
+    variables: Mapping[str, Any] | None = None,
 ) -> Prompt:
     """Render a conversation by the model's chat template and tokenize the result, in a thread.
 
@@ -155,11 +156,14 @@ async def from_messages(
         max_bytes: bound of the rendered text.
         continue_final_message: leave the last message open instead of opening an answer.
         tools: functions the model is told of.
+        variables: more names for the template.
 
     Raises:
         InvalidRequest: there is no message, a role is unknown, the template refuses, or the text is too long.
     """
-    return await asyncio.to_thread(_from_messages, model, messages, max_bytes, continue_final_message, tools)
+    return await asyncio.to_thread(
+        _from_messages, model, messages, max_bytes, continue_final_message, tools, variables or {}
+    )
 
 
 def _from_messages(
@@ -168,6 +172,7 @@ def _from_messages(
     max_bytes: int,
     continue_final_message: bool,
     tools: Sequence[Function],
+    variables: Mapping[str, Any],
 ) -> Prompt:
     conversation = list(messages)
     if not conversation:
@@ -181,6 +186,7 @@ def _from_messages(
             tools=[tool.described() for tool in tools] or None,
             add_generation_prompt=not continue_final_message,
             continue_final_message=continue_final_message,
+            variables=variables,
         )
     except ChatTemplateError as error:
         raise InvalidRequest({PROMPT: str(error)}) from error

@@ -1,7 +1,7 @@
 """The gRPC surface: each call maps a request to the gateway's parts and their answers to messages."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc.aio
@@ -9,12 +9,19 @@ import grpc.aio
 from gateway import prompts, runs
 from gateway.errors import InvalidRequest
 from gateway.generation import Generation
-from gateway.messages import chat_response, generate_response, given_parameters, spelled_for, template_messages
+from gateway.messages import (
+    chat_response,
+    generate_response,
+    given_parameters,
+    spelled_for,
+    template_messages,
+    variables_of,
+)
 from gateway.metrics import Metrics
 from gateway.migration import Migrations
 from gateway.models import ServedModel
 from gateway.naming import named, own_name
-from gateway.parameters import Call, Parameters, validate
+from gateway.parameters import VARIABLES, Call, Parameters, validate
 from gateway.prompts import PROMPT, Prompt
 from gateway.routing import Router
 from gateway.settings import GatewaySettings
@@ -76,7 +83,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         ):
             model = self._router.model(request.model)
             parameters = validate(Call.CHAT, given_parameters(request), model.vocab_size)
-            prompt = await self._conversation(model, request, parameters.tools)
+            prompt = await self._conversation(model, request, parameters.tools, parameters.chat_template_kwargs)
             header = _header(model, parameters.request_id)
             task = self._generation(header, model, prompt, parameters, context, caller)
             calls: dict[int, CallCollector] = {}
@@ -98,8 +105,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                     return gateway_pb2.TokenizeResponse(header=header, token_ids=prompt.token_ids)
                 case "chat":
                     tools = functions_of(request.chat.tools)
-                    validate(Call.CHAT, {TOOLS: tools}, model.vocab_size)
-                    prompt = await self._conversation(model, request.chat, tools)
+                    variables = variables_of(request.chat.chat_template_kwargs)
+                    validate(Call.CHAT, {TOOLS: tools, VARIABLES: variables}, model.vocab_size)
+                    prompt = await self._conversation(model, request.chat, tools, variables)
                     return gateway_pb2.TokenizeResponse(
                         header=header, token_ids=prompt.token_ids, rendered=prompt.text or ""
                     )
@@ -144,8 +152,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         model: ServedModel,
         chat: gateway_pb2.ChatRequest | gateway_pb2.ChatInput,
         tools: tuple[Function, ...],
+        variables: Mapping[str, Any],
     ) -> Prompt:
-        size = sum(message.ByteSize() for message in (*chat.messages, *chat.tools))
+        size = sum(message.ByteSize() for message in (*chat.messages, *chat.tools)) + len(chat.chat_template_kwargs)
         prompts.check_size(size, self._max_prompt_bytes)
         return await prompts.from_messages(
             model,
@@ -153,6 +162,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             self._max_prompt_bytes,
             continue_final_message=chat.continue_final_message,
             tools=tools,
+            variables=variables,
         )
 
     def _generation(

@@ -151,6 +151,7 @@ class _Answer:
                 max_bytes,
                 continue_final_message=given.continue_final_message,
                 tools=parameters.tools,
+                variables=parameters.chat_template_kwargs,
             )
         ]
 

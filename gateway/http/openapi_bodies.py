@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.http import fields, formats
 from gateway.http.completion_prompts import MAX_PROMPTS
-from gateway.parameter_kinds import Biases, Boolean, Integer, Kind, Number, Text, Texts, TokenIds
+from gateway.parameter_kinds import Biases, Boolean, Integer, Kind, Number, Text, Texts, TokenIds, Variables
 from gateway.parameters import BY_NAME, Call, Parameter
 
 Schema = dict[str, Any]
@@ -172,4 +172,7 @@ def schema_of(kind: Kind) -> Schema:
         case Biases():
             bias = {"type": "number", "minimum": -kind.limit, "maximum": kind.limit}
             return {"type": "object", "propertyNames": {"pattern": "^[0-9]{1,18}$"}, "additionalProperties": bias}
+        case Variables():
+            names = {"not": {"enum": sorted(kind.taken)}}
+            return {"type": "object", "maxProperties": kind.max_count, "propertyNames": names}
     raise TypeError(f"{type(kind).__name__} has no schema of its own")

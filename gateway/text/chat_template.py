@@ -16,6 +16,9 @@ Message = Mapping[str, Any]
 # Compiling takes 13 microseconds per character (1 MiB: 14 s); the longest templates in use have some 30,000.
 MAX_TEMPLATE_CHARACTERS = 128 * 1024
 
+# Names that a template knows from the conversation and the request.
+GIVEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+
 # Follows the last message while it is rendered, to find where it ends. The space shows whether the template trims.
 _END_MARK = "END_OF_THE_MESSAGE_TO_CONTINUE "
 

@@ -55,6 +55,14 @@ def test_all_four_forms_of_a_prompt(http: Any) -> None:
     assert texts(["abc", "xy"]) == texts([[64, 65, 66], "xy"]) == ["abcabca", "xyxyxy"]
 
 
+def test_the_template_knows_the_names_of_chat_template_kwargs(http: Any) -> None:
+    body = {"messages": user("hi"), "max_tokens": 1}
+    plain = http.post(CHAT, body).json["usage"]["prompt_tokens"]
+    # The toy's template writes the text of an aside twice.
+    asides = {**body, "chat_template_kwargs": {"aside": {"text": "xyz"}, "enable_thinking": False}}
+    assert http.post(CHAT, asides).json["usage"]["prompt_tokens"] == plain + 6
+
+
 def test_a_stream_equals_the_whole_and_ends_with_done(http: Any) -> None:
     body = {"messages": user("é😀"), "max_tokens": 18}
     whole = http.post(CHAT, body).json["choices"][0]

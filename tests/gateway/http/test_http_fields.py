@@ -99,6 +99,9 @@ def test_fields_become_parameters(call: Call, document: dict[str, Any], expected
         (Call.CHAT, {"tools": [{"type": "function"}]}, "tools[0].function"),
         (Call.CHAT, {"tool_choice": "required"}, "tool_choice"),
         (Call.CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
+        (Call.CHAT, {"chat_template_kwargs": "{}"}, "chat_template_kwargs"),
+        (Call.CHAT, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        (Call.CHAT, {"chat_template_kwargs": dict.fromkeys(map(str, range(65)), 1)}, "chat_template_kwargs"),
         (Call.CHAT, {"add_generation_prompt": False}, "add_generation_prompt"),
     ],
 )

@@ -20,6 +20,7 @@ TEMPLATE = (
     "<|turn|>{{ message.role }}:{{ message.content }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}<|turn|>assistant:{% endif %}"
+    "{% if aside is defined %}{{ aside.text * 2 }}{% endif %}"
 )
 
 

@@ -157,6 +157,23 @@ def test_tokenize_detokenize_and_list(gateway: Any) -> None:
     assert (model.id, model.vocab_size, model.ready_workers, model.has_chat_template) == ("bytes", 258, 1, True)
 
 
+def test_the_template_knows_the_names_that_a_caller_gives(gateway: Any, worker: Any) -> None:
+    messages, names = [gateway_pb2.ChatMessage(role="user", content="hi")], '{"aside": {"text": "no"}}'
+    chat = gateway_pb2.ChatInput(messages=messages, chat_template_kwargs=names)
+    rendered = gateway.stub.Tokenize(gateway_pb2.TokenizeRequest(chat=chat)).rendered
+    assert rendered == "<|turn|>user:hi<|turn|>assistant:nono"
+    options = gateway_pb2.GenerateOptions(max_tokens=1)
+    list(gateway.stub.Chat(gateway_pb2.ChatRequest(messages=messages, chat_template_kwargs=names, options=options)))
+    # Two special tokens and the bytes between them: 1 + 7 + 1 + 10 + 4.
+    assert worker.wait_event("request")["prompt_tokens"] == 23
+    for wrong in ("{", "[]", '{"tools": []}', '{"aside": 1}'):
+        chat = gateway_pb2.ChatInput(messages=messages, chat_template_kwargs=wrong)
+        code, _, fields = refused(lambda chat=chat: gateway.stub.Tokenize(gateway_pb2.TokenizeRequest(chat=chat)))
+        # What the template makes of a value is known when the conversation is rendered.
+        named = "chat.messages" if wrong == '{"aside": 1}' else "chat.chat_template_kwargs"
+        assert (code, [*fields]) == (grpc.StatusCode.INVALID_ARGUMENT, [named])
+
+
 def test_bad_requests_are_refused_with_their_field(gateway: Any, worker: Any) -> None:
     invalid = grpc.StatusCode.INVALID_ARGUMENT
     assert refused(lambda: generate(gateway, ""))[::2] == (
