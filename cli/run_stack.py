@@ -88,27 +88,9 @@ def _start(
     if not early:
         supervisor.start("gateway", stack.gateway_command(options, addresses, [worker], manager))
     with progress.shown("the gateway connects") as tick:
-        gateway_ready = supervisor.wait_ready("gateway", tick)
-        gateway = str(gateway_ready["grpc"])
-        # The parent uses gRPC only from here on: every child is started, nothing forks after gRPC has threads.
-        supervisor.wait_until(lambda: _await_serving(gateway), tick)
-    return Started(gateway, gateway_ready.get("http"), worker, manager, str(worker_ready.get("model", "")))
-
-
-def _await_serving(address: str) -> None:
-    """Return once grpc.health.v1 answers SERVING; the watch is pushed, nothing polls."""
-    import grpc
-    from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-    from service.channels import open_channel
-
-    with open_channel(address) as channel, contextlib.suppress(grpc.RpcError):
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-        for answer in watch:
-            if answer.status == health_pb2.HealthCheckResponse.SERVING:
-                watch.cancel()
-                return
-    # The gateway left; its exit says why.
+        # It says so once its health is SERVING. To ask it here would take what its callers have: TLS, a certificate.
+        ready = supervisor.wait_ready("gateway", tick)
+    return Started(str(ready["grpc"]), ready.get("http"), worker, manager, str(worker_ready.get("model", "")))
 
 
 def _announce(console: Console, started: Started) -> None:

@@ -70,12 +70,7 @@ class _Signal:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Returned:
-    error: BaseException | None
-
-
-_Event = _Line | _Ready | _Exited | _Signal | _Returned
+_Event = _Line | _Ready | _Exited | _Signal
 
 
 @dataclass(slots=True, eq=False)
@@ -182,28 +177,6 @@ class Supervisor:
             self._handle(self._next(TICK_SECONDS))
             on_tick(time.monotonic() - begin)
         return self._ready[service]
-
-    def wait_until(self, blocking: Callable[[], None], on_tick: Callable[[float], None] = lambda elapsed: None) -> None:
-        """Run ``blocking`` in a thread and wait for it to return; raises what it raises, and as ``wait_ready``."""
-
-        def run() -> None:
-            try:
-                blocking()
-            except Exception as error:
-                self._events.put(_Returned(error))
-            else:
-                self._events.put(_Returned(None))
-
-        threading.Thread(target=run, daemon=True).start()
-        begin = time.monotonic()
-        while True:
-            event = self._next(TICK_SECONDS)
-            if isinstance(event, _Returned):
-                if event.error is not None:
-                    raise event.error
-                return
-            self._handle(event)
-            on_tick(time.monotonic() - begin)
 
     def wait(self) -> None:
         """Pass lines on until something happens.

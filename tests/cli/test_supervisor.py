@@ -189,32 +189,6 @@ def test_children_follow_a_parent_that_was_killed(tmp_path: Path) -> None:
     orphan.wait(timeout=120)  # raises TimeoutExpired if it lives on
 
 
-def test_wait_until_returns_with_the_call_and_raises_what_it_raises() -> None:
-    def fails() -> None:
-        raise ConnectionError("refused")
-
-    with Supervisor(Lines(), grace_seconds=60) as supervisor:
-        supervisor.wait_until(lambda: None)
-        with pytest.raises(ConnectionError, match="refused"):
-            supervisor.wait_until(fails)
-
-
-def test_a_death_ends_wait_until() -> None:
-    never = threading.Event()
-
-    def block() -> None:
-        never.wait()
-
-    def serve() -> None:
-        with Supervisor(Lines(), grace_seconds=60) as supervisor:
-            supervisor.start("dies", ["-c", "pass"])
-            supervisor.wait_until(block)
-
-    with pytest.raises(ChildDied, match="dies ended with status 0"):
-        serve()
-    never.set()
-
-
 def test_only_ready_lines_are_taken_for_ready_lines() -> None:
     lines = Lines()
     noise = ["{", "[1]", json.dumps({"event": "other"}), '{"event": "ready"']

@@ -1,0 +1,26 @@
+"""``octavo serve`` whose gateway speaks TLS by its own settings: the command calls none of its services to be ready."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from authority import Authority
+from byte_model import byte_model
+from processes import ServiceProcess
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl"),
+]
+
+LISTENERS = ("port", "http-port", "worker-port", "manager-port", "worker-metrics-port", "manager-metrics-port")
+
+
+def test_a_gateway_that_speaks_tls_is_found_ready(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path, ["gateway"]).files["gateway"]
+    environ = {"OCTAVO_GATEWAY_TLS_CERTIFICATE": str(certificate), "OCTAVO_GATEWAY_TLS_KEY": str(key)}
+    flags = [f"--{name}=0" for name in LISTENERS]
+    model = byte_model(tmp_path / "model")
+    command = ("cli.main", "serve", f"--model={model}", "--num-blocks=16", "--threads=1", *flags)
+    with ServiceProcess(*command, environ=environ) as serving:
+        assert serving.wait_ready().ready["service"] == "octavo"
