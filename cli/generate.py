@@ -137,8 +137,8 @@ def _bias(given: str) -> tuple[int, float]:
 
 def usage_line(usage: "gateway_pb2.Usage", finish_reason: "gateway_pb2.FinishReason") -> str:
     """What an answer took, in one line."""
-    decode_seconds = usage.total_seconds - usage.first_token_seconds
-    rate = f", {(usage.completion_tokens - 1) / decode_seconds:.1f} tokens/s" if decode_seconds > 0 else ""
+    decode_seconds, decoded = usage.total_seconds - usage.first_token_seconds, usage.completion_tokens - 1
+    rate = f", {decoded / decode_seconds:.1f} tokens/s" if decode_seconds > 0 and decoded > 0 else ""
     return (
         f"[{usage.prompt_tokens} prompt tokens, {usage.cached_tokens} of them cached; "
         f"{usage.completion_tokens} generated in {usage.total_seconds:.2f} s, "

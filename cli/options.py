@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.stack import GATEWAY, MANAGER, WORKER
+from cli.stack import GATEWAY, MANAGER, WORKER, Endpoint
 from service.unknown_settings import WORKER_ADDRESS
 
 if TYPE_CHECKING:
@@ -79,15 +79,20 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of 
 
 
 def gateway_address(given: str) -> str:
-    return given or os.environ.get(GATEWAY_VARIABLE, f"127.0.0.1:{GATEWAY.default_port}")
+    return _address(given, GATEWAY_VARIABLE, GATEWAY)
 
 
 def worker_address(given: str) -> str:
-    return given or os.environ.get(WORKER_VARIABLE, f"127.0.0.1:{WORKER.default_port}")
+    return _address(given, WORKER_VARIABLE, WORKER)
 
 
 def manager_address(given: str) -> str:
-    return given or os.environ.get(MANAGER_VARIABLE, f"127.0.0.1:{MANAGER.default_port}")
+    return _address(given, MANAGER_VARIABLE, MANAGER)
+
+
+def _address(given: str, variable: str, endpoint: Endpoint) -> str:
+    """Where to call; an empty variable, as compose files make one of one that is not set, says nothing."""
+    return given or os.environ.get(variable) or f"127.0.0.1:{endpoint.default_port}"
 
 
 def accept_any_bytes() -> None:
