@@ -18,6 +18,7 @@ from gateway.parameters import BY_NAME, VARIABLES
 from gateway.prompts import PROMPT
 from gateway.schemas import schema_of
 from gateway.streams import FinishReason, Piece, Usage
+from gateway.text.call_arguments import read_arguments
 from gateway.tool_messages import choice_of, functions_of
 from gateway.tools.functions import TOOLS
 from gateway.tools.reader import WholeCall
@@ -141,7 +142,7 @@ def _template_message(position: int, message: gateway_pb2.ChatMessage) -> dict[s
 
 def _template_tool_call(name: str, call: gateway_pb2.ToolCall) -> dict[str, Any]:
     try:
-        arguments = json.loads(call.arguments_json or "{}")
+        arguments = read_arguments(call.arguments_json)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest({f"{name}.arguments_json": "no JSON found"}) from error
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

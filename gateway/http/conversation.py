@@ -1,12 +1,12 @@
 """The messages of a chat body, as chat templates read them."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gateway import json_words
 from gateway.errors import InvalidRequest
 from gateway.prompts import PROMPT
+from gateway.text.call_arguments import read_arguments
 
 # Newer names that clients use, and the role that templates know for them.
 ROLES = {"developer": "system"}
@@ -72,7 +72,7 @@ def _tool_call(at: str, call: Any) -> dict[str, Any]:
     if call.get("type") not in (None, "function"):
         raise InvalidRequest({f"{at}.type": "another type found, allowed is function"})
     try:
-        arguments = json.loads(_text(f"{at}.function.arguments", function.get("arguments") or "") or "{}")
+        arguments = read_arguments(_text(f"{at}.function.arguments", function.get("arguments") or ""))
     except (ValueError, RecursionError) as error:
         raise InvalidRequest({f"{at}.function.arguments": "no JSON found"}) from error
     name = _text(f"{at}.function.name", function.get("name"))
