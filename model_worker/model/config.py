@@ -1,5 +1,6 @@
 """What the rest of the worker needs to know of any model, and reading values out of a config.json."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,8 +47,32 @@ def read_size(raw: Mapping[str, Any], name: str, default: int | None = None) -> 
     return value
 
 
-def read_ids(raw: Mapping[str, Any], generation: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """Token ids given as an int, a list or null; generation_config.json wins, as in transformers' generate."""
+def read_positive(raw: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """A finite number above 0. Raises CheckpointError; KeyError when there is none and no default."""
+    value = raw.get(name)
+    if value is None:
+        if default is None:
+            raise KeyError(name)
+        return default
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise CheckpointError(f"config.json: {name} must be a finite number above 0, got {value!r}")
+    return float(value)
+
+
+def read_object(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A JSON object, empty for null. Raises CheckpointError."""
+    value = raw.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise CheckpointError(f"config.json: {name} must be an object, got {value!r}")
+    return value or {}
+
+
+def read_ids(raw: Mapping[str, Any], generation: Mapping[str, Any], name: str, vocab_size: int) -> tuple[int, ...]:
+    """Token ids given as an int, a list or null; generation_config.json wins, as in transformers' generate.
+
+    An id without a logit is left out: it can never be chosen. Some configurations say -1 for none, others name a token
+    that was added to the tokenizer alone.
+    """
     value = generation.get(name)
     if value is None:
         value = raw.get(name)
@@ -56,7 +81,7 @@ def read_ids(raw: Mapping[str, Any], generation: Mapping[str, Any], name: str) -
     ids = value if isinstance(value, list) else [value]
     if not all(isinstance(token, int) for token in ids):
         raise CheckpointError(f"{name} must be an integer or a list of integers, got {value!r}")
-    return tuple(ids)
+    return tuple(token for token in ids if 0 <= token < vocab_size)
 
 
 def common_window(windows: tuple[int | None, ...]) -> int | None:

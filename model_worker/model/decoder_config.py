@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from model_worker.model.activations import ACTIVATIONS
-from model_worker.model.config import ModelConfig, architecture_of, common_window, read_ids, read_size
+from model_worker.model.config import ModelConfig, architecture_of, common_window, read_ids, read_positive, read_size
 from model_worker.model.errors import CheckpointError, UnsupportedModelError
 from model_worker.model.families import FAMILIES, Family, Windows, layer_windows
 from model_worker.model.rope import RopeConfig
@@ -66,7 +66,7 @@ def read_decoder_config(
     architecture = architecture_of(raw)
     family = FAMILIES[architecture]
     activation = raw.get(family.activation) or raw.get("hidden_act") or "silu"
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         supported = ", ".join(map(repr, ACTIVATIONS))
         raise UnsupportedModelError(f"activation {activation!r} is not supported; supported: {supported}")
     hidden_size, num_heads = read_size(raw, "hidden_size"), read_size(raw, "num_attention_heads")
@@ -74,7 +74,8 @@ def read_decoder_config(
     if num_heads % num_kv_heads:
         raise CheckpointError(f"{num_heads} attention heads cannot share {num_kv_heads} KV heads evenly")
     head_dim = read_size(raw, "head_dim", default=hidden_size // num_heads)
-    num_layers, made_for = read_size(raw, "num_hidden_layers"), read_size(raw, "max_position_embeddings")
+    vocab_size, num_layers = read_size(raw, "vocab_size"), read_size(raw, "num_hidden_layers")
+    made_for = read_size(raw, "max_position_embeddings")
     # A window of the whole context, as Phi-3.5 has, is none.
     windows = tuple(
         None if window is None or window >= made_for else window for window in layer_windows(family, raw, num_layers)
@@ -87,20 +88,20 @@ def read_decoder_config(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        vocab_size=read_size(raw, "vocab_size"),
+        vocab_size=vocab_size,
         max_context=_served(ropes[0], made_for, max_context),
         window=common_window(windows),
-        bos_token_id=next(iter(read_ids(raw, generation, "bos_token_id")), None),
-        eos_token_ids=read_ids(raw, generation, "eos_token_id"),
+        bos_token_id=next(iter(read_ids(raw, generation, "bos_token_id", vocab_size)), None),
+        eos_token_ids=read_ids(raw, generation, "eos_token_id", vocab_size),
         hidden_size=hidden_size,
         ffn_size=read_size(raw, "intermediate_size"),
-        rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        rms_eps=read_positive(raw, "rms_norm_eps", 1e-6),
         tied_embeddings=bool(raw.get("tie_word_embeddings", family.tied_embeddings)),
         qkv_bias=biased if family.qkv_bias is None else family.qkv_bias,
         output_bias=biased if family.qkv_bias is None else False,
         mlp_bias=bool(raw.get("mlp_bias", False)),
         activation=activation,
-        scale=float(raw.get("query_pre_attn_scalar") or head_dim) ** -0.5,
+        scale=read_positive(raw, "query_pre_attn_scalar", head_dim) ** -0.5,
         windows=windows,
         ropes=ropes,
         layer_ropes=tuple(int(window is not None) if len(ropes) > 1 else 0 for window in windows),
@@ -139,8 +140,7 @@ def _ropes(family: Family, raw: Mapping[str, Any], contexts: Contexts, head_dim:
 
 
 def _cap(family: Family, raw: Mapping[str, Any], name: str) -> float | None:
-    value = raw.get(name) if family.soft_caps else None
-    return None if value is None else float(value)
+    return read_positive(raw, name) if family.soft_caps and raw.get(name) is not None else None
 
 
 def _experts(family: Family, raw: Mapping[str, Any], num_layers: int) -> ExpertsConfig | None:

@@ -130,8 +130,8 @@ def _configured(
         vocab_size=sizes.vocab,
         max_context=served,
         window=None,
-        bos_token_id=next(iter(read_ids(values, generation, "bos_token_id")), None),
-        eos_token_ids=read_ids(values, generation, "eos_token_id"),
+        bos_token_id=next(iter(read_ids(values, generation, "bos_token_id", sizes.vocab)), None),
+        eos_token_ids=read_ids(values, generation, "eos_token_id", sizes.vocab),
         described=json.dumps([raw, getattr(hf_config, "rope_parameters", None)], sort_keys=True),
     )
     return config, hf_config

@@ -39,7 +39,8 @@ def _latent_attention(raw: Mapping[str, Any]) -> str | None:
 
 
 def _chunked_attention(raw: Mapping[str, Any]) -> str | None:
-    chunked = "chunked_attention" in (raw.get("layer_types") or ()) or raw.get("attention_chunk_size")
+    kinds = raw.get("layer_types")
+    chunked = (isinstance(kinds, list) and "chunked_attention" in kinds) or raw.get("attention_chunk_size")
     return "attends in chunks, which no kernel here does" if chunked else None
 
 

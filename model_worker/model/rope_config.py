@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from model_worker.model.config import read_object, read_positive
 from model_worker.model.errors import CheckpointError, UnsupportedModelError
 from model_worker.model.rope import RopeConfig
 from model_worker.model.rope_scaling import FREQUENCIES
@@ -28,14 +29,13 @@ def read_rope(given: Mapping[str, Any], raw: Mapping[str, Any], contexts: Contex
     Raises UnsupportedModelError for a type that is not known, CheckpointError when a parameter is missing or wrong.
     """
     rope_type = given.get("rope_type") or given.get("type") or "default"
-    rope_type = _OLD_NAMES.get(rope_type, rope_type)
-    if rope_type not in FREQUENCIES:
+    rope_type = _OLD_NAMES.get(str(rope_type), rope_type)
+    if not isinstance(rope_type, str) or rope_type not in FREQUENCIES:
         raise UnsupportedModelError(f"rope type {rope_type!r} is not supported; supported: {', '.join(FREQUENCIES)}")
-    partial = given.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
     plain = RopeConfig(
         rope_type=rope_type,
-        theta=float(given.get("rope_theta") or raw.get("rope_theta") or DEFAULT_THETA),
-        partial=1.0 if partial is None else float(partial),
+        theta=read_positive(given, "rope_theta", read_positive(raw, "rope_theta", DEFAULT_THETA)),
+        partial=read_positive(given, "partial_rotary_factor", read_positive(raw, "partial_rotary_factor", 1.0)),
     )
     dim = plain.rotary_dim(head_dim)
     if dim < 2 or dim > head_dim or dim % 2:
@@ -51,7 +51,7 @@ def read_rope(given: Mapping[str, Any], raw: Mapping[str, Any], contexts: Contex
 
 def parameters(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of config.json that describe its rotary embedding, or one for each kind of layer."""
-    return {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
+    return {**read_object(raw, "rope_scaling"), **read_object(raw, "rope_parameters")}
 
 
 def _with_scaling(
@@ -64,35 +64,35 @@ def _with_scaling(
         case "default":
             return plain
         case "linear":
-            return replace(plain, factor=float(given["factor"]))
+            return replace(plain, factor=read_positive(given, "factor"))
         case "dynamic":
             return replace(
                 plain,
-                factor=float(given["factor"]),
+                factor=read_positive(given, "factor"),
                 original_max_context=contexts.made_for,
                 served_context=max(contexts.served, contexts.made_for),
             )
         case "llama3":
             return replace(
                 plain,
-                factor=float(given["factor"]),
-                low_freq_factor=float(given["low_freq_factor"]),
-                high_freq_factor=float(given["high_freq_factor"]),
+                factor=read_positive(given, "factor"),
+                low_freq_factor=read_positive(given, "low_freq_factor"),
+                high_freq_factor=read_positive(given, "high_freq_factor"),
                 original_max_context=original,
             )
         case "yarn":
-            factor = float(given.get("factor") or contexts.made_for / original)
+            factor = read_positive(given, "factor", contexts.made_for / original)
             return replace(
                 plain,
                 factor=factor,
                 original_max_context=original,
-                beta_fast=float(given.get("beta_fast") or 32),
-                beta_slow=float(given.get("beta_slow") or 1),
+                beta_fast=read_positive(given, "beta_fast", 32.0),
+                beta_slow=read_positive(given, "beta_slow", 1.0),
                 truncate=bool(given.get("truncate", True)),
                 magnitude=_yarn_magnitude(given, factor),
             )
         case _:
-            factor = float(given.get("factor") or contexts.made_for / original)
+            factor = read_positive(given, "factor", contexts.made_for / original)
             divisors = given["long_factor" if contexts.served > original else "short_factor"]
             return replace(
                 plain,
@@ -110,13 +110,14 @@ def _yarn_magnitude(given: Mapping[str, Any], factor: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
     if given.get("attention_factor") is not None:
-        return float(given["attention_factor"])
-    over_all = given.get("mscale_all_dim")
-    return term(given["mscale"]) / term(over_all) if given.get("mscale") and over_all else term(1.0)
+        return read_positive(given, "attention_factor")
+    if given.get("mscale") and given.get("mscale_all_dim"):
+        return term(read_positive(given, "mscale")) / term(read_positive(given, "mscale_all_dim"))
+    return term(1.0)
 
 
 def _longrope_magnitude(given: Mapping[str, Any], factor: float, original: int) -> float:
     """LongRoPE, section 3: sqrt(1 + ln(factor) / ln(original context))."""
     if given.get("attention_factor") is not None:
-        return float(given["attention_factor"])
+        return read_positive(given, "attention_factor")
     return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0

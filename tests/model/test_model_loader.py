@@ -97,6 +97,15 @@ def test_fingerprint_names_configuration_weights_and_dtype(folder: Path, tmp_pat
         ),
         ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, CheckpointError, "'linear' needs factor"),
         ({"rope_parameters": {"partial_rotary_factor": 0.05}}, CheckpointError, "3 rotary dimensions of 64"),
+        ({"rope_scaling": "yarn"}, CheckpointError, "rope_scaling must be an object, got 'yarn'"),
+        ({"rope_parameters": {"rope_type": ["yarn"]}}, UnsupportedModelError, r"rope type \['yarn'\] is not supported"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": "4"}},
+            CheckpointError,
+            "factor must be a finite number above 0, got '4'",
+        ),
+        ({"rms_norm_eps": "1e-5"}, CheckpointError, "rms_norm_eps must be a finite number above 0, got '1e-5'"),
+        ({"hidden_act": ["silu"]}, UnsupportedModelError, r"activation \['silu'\] is not supported"),
         ({"hidden_size": None}, CheckpointError, "has no hidden_size"),
         ({"vocab_size": "many"}, CheckpointError, "vocab_size must be a positive integer, got 'many'"),
         ({"num_key_value_heads": 4}, CheckpointError, "6 attention heads cannot share 4 KV heads"),
@@ -153,6 +162,9 @@ def test_stop_ids_come_from_the_generation_config_first(folder: Path) -> None:
     edit_config(folder, eos_token_id=None)
     (folder / "generation_config.json").write_text("{}")
     assert read_config(folder).eos_token_ids == ()
+    # What has no logit cannot be chosen; before the minimum of tokens it would be banned in another row's place.
+    edit_config(folder, vocab_size=300, eos_token_id=[-1, 299, 300])
+    assert read_config(folder).eos_token_ids == (299,)
 
 
 def test_rope_of_older_configs(folder: Path) -> None:
