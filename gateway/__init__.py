@@ -6,6 +6,7 @@
 - ``prompts``: a prompt or a conversation becomes token ids that fit the model
 - ``streams``: worker tokens become pieces of text; pure
 - ``workers``: connections to workers, their health, and which one serves a request
+- ``watching``: tasks that run as long as what they watch
 - ``generation``: one request on one worker, from its tokens to its pieces
 - ``runs``: a generation timed and logged, the same for every surface
 - ``servicer``: the gRPC surface; ``http``: OpenAI's HTTP API beside it

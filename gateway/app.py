@@ -31,6 +31,7 @@ from gateway.tenancy.gate import Gate, QueueBounds
 from gateway.tenancy.grpc_door import Door
 from gateway.tenancy.metrics import TenantMetrics
 from gateway.text.tokenizer import Tokenizer, TokenizerError
+from gateway.watching import watching
 from gateway.workers import Worker
 from octavo.gateway.v1 import gateway_pb2_grpc, operator_pb2_grpc, registry_pb2_grpc
 from service import logs, model_settings, traced_calls, tracing
@@ -148,10 +149,10 @@ async def serve(settings: GatewaySettings) -> None:
     # A certificate cannot know the addresses that its name stands for: what it has to be for is the name.
     fleet = Fleet(router, lambda address, name: Worker(address, models, settings.worker_tls, name), readiness.update)
     watchers = [
-        asyncio.create_task(discovery.follow(fleet, settings.workers, settings.dns_seconds)),
-        asyncio.create_task(follow_announced(fleet, leases)),
+        watching(discovery.follow(fleet, settings.workers, settings.dns_seconds)),
+        watching(follow_announced(fleet, leases)),
+        watching(directory.watch()),
     ]
-    watchers.append(asyncio.create_task(directory.watch()))
     try:
         number = await caught
         logger.info("%s: draining for up to %g s", number.name, settings.grace_seconds)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection
 
 from gateway.routing import Router
+from gateway.watching import watching
 from gateway.workers import Changed, Worker
 from service.names import host_of
 
@@ -62,7 +63,7 @@ class Fleet:
         except OSError as error:  # certificates are being replaced: whoever named the worker names it again
             logger.error("worker %s cannot be called: %s", address, error, extra={"source": source})
             return
-        self._here[address] = worker, asyncio.create_task(worker.watch(self._changed))
+        self._here[address] = worker, watching(worker.watch(self._changed))
         self._router.add(worker)
         logger.info("worker %s came", address, extra={"source": source})
 
@@ -70,7 +71,7 @@ class Fleet:
         worker, watcher = self._here.pop(address)
         self._router.remove(worker)
         logger.info("worker %s left", address, extra={"source": source})
-        task = asyncio.create_task(_see_off(worker, watcher))
+        task = watching(_see_off(worker, watcher))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
