@@ -17,6 +17,7 @@ from cli.failures import CliError
 from cli.foreign import printable
 from service.channels import TlsFiles, open_channel
 from service.errors import error_info_of, status_of
+from service.settings import check_address
 
 Answer = TypeVar("Answer")
 
@@ -50,11 +51,18 @@ def channel_to(
         peer: what is expected there, such as "gateway".
         options: of the channel.
         tls: how to know the peer and be known to it; None for plain text.
+
+    Raises:
+        CliError: it is no address, or a file of TLS cannot be read.
     """
+    try:
+        check_address(address)  # gRPC takes a port modulo 65536, and is somewhere else then
+    except ValueError as error:
+        raise CliError(f"the {peer}'s address {error}, found {address!r}") from error
     try:
         opened = open_channel(address, tls, [*options, ("grpc.min_reconnect_backoff_ms", CONNECT_MS)])
     except OSError as error:
-        raise CliError(f"a file of TLS cannot be read: {error}") from error
+        raise CliError(f"{error}") from error
     with opened as channel:
         try:
             yield channel

@@ -7,6 +7,7 @@ import typer
 
 from cli import stack
 from cli.failures import CliError
+from service.settings import MAX_PORT
 
 DEFAULT_MODEL = Path("models/smollm2")
 
@@ -15,13 +16,15 @@ def serve(
     model: Annotated[Path, typer.Option(help="model folder or GGUF file")] = DEFAULT_MODEL,
     served_name: Annotated[str | None, typer.Option(help="name that clients use [default: the folder's]")] = None,
     host: Annotated[str, typer.Option(help="address that all services listen on")] = "127.0.0.1",
-    port: Annotated[int | None, typer.Option(help="gateway's port [default: 50050]")] = None,
-    http_port: Annotated[int | None, typer.Option(help="gateway's HTTP port [default: 8000]")] = None,
+    port: Annotated[int | None, typer.Option(help="gateway's port [default: 50050]", min=0, max=MAX_PORT)] = None,
+    http_port: Annotated[
+        int | None, typer.Option(help="gateway's HTTP port [default: 8000]", min=0, max=MAX_PORT)
+    ] = None,
     http: Annotated[bool, typer.Option(help="serve OpenAI's HTTP API too")] = True,
-    worker_port: Annotated[int | None, typer.Option(help="[default: 50051]")] = None,
-    manager_port: Annotated[int | None, typer.Option(help="[default: 50052]")] = None,
-    worker_metrics_port: Annotated[int | None, typer.Option(help="[default: 9101]")] = None,
-    manager_metrics_port: Annotated[int | None, typer.Option(help="[default: 9102]")] = None,
+    worker_port: Annotated[int | None, typer.Option(help="[default: 50051]", min=0, max=MAX_PORT)] = None,
+    manager_port: Annotated[int | None, typer.Option(help="[default: 50052]", min=0, max=MAX_PORT)] = None,
+    worker_metrics_port: Annotated[int | None, typer.Option(help="[default: 9101]", min=0, max=MAX_PORT)] = None,
+    manager_metrics_port: Annotated[int | None, typer.Option(help="[default: 9102]", min=0, max=MAX_PORT)] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16")] = None,
     weights: Annotated[str | None, typer.Option(help="auto, int8 or int4: how matrices are stored")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda")] = None,

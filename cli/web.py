@@ -18,6 +18,7 @@ from gateway.http.app import EXCEPTION_HANDLERS
 from gateway.inspector.hub import Hub
 from gateway.inspector.site import PAGE, Site
 from service.channels import TlsFiles
+from service.settings import check_address
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -69,9 +70,9 @@ class _Server(uvicorn.Server):
 
 
 def _bind(listen: str) -> socket.socket:
-    host, _, port = listen.rpartition(":")
-    host = host.strip("[]")
     try:
+        host, _, port = check_address(listen).rpartition(":")
+        host = host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with contextlib.ExitStack() as undone:
             bound = undone.enter_context(socket.socket(family, socket.SOCK_STREAM))

@@ -170,7 +170,8 @@ def play(path: Path, target: Target) -> int:
         cut = True
         sys.stderr.write(f"{path}: {error}\n")
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"{path}: {error}\n")
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        sys.stderr.write(f"{path}: {reason}\n")
         return 2
     sys.stdout.write(f"{count} records played, {different} answers differ\n")
     if different:

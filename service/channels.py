@@ -48,7 +48,7 @@ class TlsFiles:
         Raises:
             OSError: a file cannot be read, or is not what it should be.
         """
-        ca, key, certificate = (path.read_bytes() if path else None for path in (self.ca, self.key, self.certificate))
+        ca, key, certificate = (_read(path) if path else None for path in (self.ca, self.key, self.certificate))
         self._check()
         _free_at_exit()
         return ca, key, certificate
@@ -94,6 +94,13 @@ def _free_at_exit() -> None:
         gc.collect()
 
     atexit.register(free)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise OSError(f"{path}, a file of TLS, cannot be read: {(error.strerror or str(error)).lower()}") from error
 
 
 @contextlib.contextmanager

@@ -24,6 +24,8 @@ NOT_UTF8 = "octavo: text must be UTF-8, found byte 0xff at character 1\n"
         (["inspect", "--seq", str(2**64)], "--seq"),
         (["inspect", "--seq", "-1"], "--seq"),
         (["inspect", "--block", str(2**32)], "--block"),
+        (["serve", "--port", str(2**16)], "--port"),
+        (["serve", "--worker-metrics-port", "-1"], "--worker-metrics-port"),
         (["serve", "--grace-seconds", "nan"], "--grace-seconds"),
         (["serve", "--grace-seconds", "inf"], "--grace-seconds"),
         (["serve", "--grace-seconds", "-1"], "--grace-seconds"),
@@ -34,6 +36,27 @@ def test_an_option_out_of_range_is_named(octavo: Any, arguments: list[str], opti
     assert (done.returncode, done.stdout) == (2, "")
     assert f"Invalid value for '{option}'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate", "hi", "--address"],
+        ["workers", "--address"],
+        ["check", "--address"],
+        ["drain", "worker", "--address"],
+        ["simulate", "--lengths", "alpaca", "--address"],
+        ["inspect", "--web", "--web-listen"],
+    ],
+)
+@pytest.mark.parametrize("address", ["gateway", "127.0.0.1:65536", "127.0.0.1:1x"])
+def test_what_is_no_address_is_called_nowhere(octavo: Any, arguments: list[str], address: str) -> None:
+    # gRPC calls port 65536 + n at n.
+    done = octavo([*arguments, address])
+    assert done.returncode == 1
+    assert "must be host:port, port 0 to 65535" in done.stderr
+    assert address in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_number_that_no_message_holds_is_one_line(octavo: Any) -> None:

@@ -165,7 +165,11 @@ def test_what_is_wrong_with_tls_is_said(stack: Stack, authority: Authority, tmp_
             (stack.gateway.address, None, "as one does that wants TLS"),
             (stack.worker.address, TlsFiles(authority.ca), "wants TLS (--tls-ca) or a certificate"),
             (stack.gateway.address, TlsFiles(key), "is no certificate in PEM"),
-            (stack.gateway.address, TlsFiles(tmp_path / "nowhere"), "a file of TLS cannot be read"),
+            (
+                stack.gateway.address,
+                TlsFiles(tmp_path / "nowhere"),
+                "nowhere, a file of TLS, cannot be read: no such file or directory",
+            ),
         ):
             with pytest.raises(CliError) as caught, channel_to(address, "service", tls=tls) as channel:
                 gateway_pb2_grpc.GatewayServiceStub(channel).ListModels(gateway_pb2.ListModelsRequest(), timeout=60)
