@@ -36,6 +36,7 @@ from model_worker.vllm_face.servicer import VllmEngineServicer
 from octavo.kv.v1 import attach_pb2, common_pb2
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from service import traced_calls, tracing
+from service.listening import check_free
 from service.process import announce_ready
 from service.serving import Server, catch_signals
 from service.settings import SettingsError
@@ -63,6 +64,8 @@ def run(settings: WorkerSettings, manager: ManagerClient | None = None) -> int:
         for files in (settings.server_tls, settings.manager_tls, settings.gateway_tls):
             if files is not None:
                 files.read()  # a channel is opened where nobody hears that its files are wrong
+        if settings.metrics:
+            check_free(settings.metrics, "--metrics")  # it is bound when the model is loaded, which can take minutes
         settings = _with_local_model(settings)
         plan = plan_memory(settings)
         logger.info("%s", describe(plan))
@@ -123,6 +126,9 @@ async def _serve(settings: WorkerSettings, plan: MemoryPlan, client: ManagerClie
         failed = not stopping.done()
         if not failed:
             logger.info("%s: draining for up to %g s", stopping.result().name, settings.grace_seconds)
+    except BaseException:
+        await server.stop(0.0)  # a server that is left to the loop's end writes a traceback behind the reason
+        raise
     finally:
         starting.cancel()
         stopping.cancel()

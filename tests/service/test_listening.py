@@ -97,6 +97,17 @@ def test_a_service_says_it_in_one_line_and_grpc_says_nothing(module: str, more: 
 
 
 @pytest.mark.e2e
+def test_the_worker_looks_at_its_metrics_before_it_loads(taken: str, demo_model: Path) -> None:
+    flags = {"--model": demo_model, "--listen": "127.0.0.1:0", "--metrics": taken, "--num-blocks": 2}
+    command = [sys.executable, "-m", "model_worker", *(f"{name}={value}" for name, value in flags.items())]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT)
+    assert [json.loads(line)["message"] for line in ended.stderr.splitlines()] == [
+        f"cannot listen on {taken}: address already in use; choose another --metrics"
+    ]
+    assert (ended.returncode, ended.stdout) == (1, "")
+
+
+@pytest.mark.e2e
 @pytest.mark.parametrize("what", ["--metrics", "--record"])
 def test_the_manager_says_which_flag_it_cannot_follow(what: str, taken: str) -> None:
     value, said = {
