@@ -24,14 +24,17 @@ pytestmark = [pytest.mark.e2e, pytest.mark.model]
 
 VOCAB = 258
 PROMPT = [(31 * place + 7) % 250 for place in range(21)]
-# A second of work at least, whatever the machine: what is to be ended in the middle is still there.
-LONG = 800
+# What is generated whole, and what no machine generates before it is ended in the middle.
+LONG, ENDLESS = 800, 16_000
+BLOCK = 16
+# Three samples of the whole context.
+BLOCKS = 3 * (ENDLESS // BLOCK + 10)
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    model = byte_model(tmp_path_factory.mktemp("bytes"), max_position_embeddings=1024)
-    worker = {"num-blocks": 400, "served-name": "bytes", "threads": 1}
+    model = byte_model(tmp_path_factory.mktemp("bytes"), max_position_embeddings=ENDLESS + 100)
+    worker = {"num-blocks": BLOCKS, "host-memory-mib": 0, "served-name": "bytes", "threads": 1}
     with running_stack(model, worker_flags=worker, gateway_flags={"http-listen": "127.0.0.1:0"}) as running:
         yield running
 
@@ -62,21 +65,23 @@ def lengths(responses: list[Any], n: int) -> list[int]:
 def test_a_sample_ends_by_rpc_while_the_others_go_on(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
     whole = list(worker.Generate(asked(LONG, n=3), timeout=120))
     assert lengths(whole, 3) == [LONG] * 3
-    call = worker.Generate(asked(LONG, n=3, request_id="three"), timeout=120)
+    call = worker.Generate(asked(ENDLESS, n=3, request_id="three"), timeout=240)
     responses = [next(call)]
     answer = worker.AbortSamples(worker_pb2.AbortSamplesRequest(request_id="three", indexes=[1]))
     assert answer.found
-    responses += list(call)
+    ends: dict[int, int] = {}
+    while not ends or min(lengths(responses, 3)[::2]) < LONG:
+        responses.append(response := next(call))
+        if response.HasField("finished"):
+            ends[response.index] = response.finished.reason
+    call.cancel()
+    assert ends == {1: sampling_pb2.FINISH_REASON_ABORTED}
     texts = [
-        [[token for one in run if one.index == index for token in one.token_ids] for index in range(3)]
+        [[token for one in run if one.index == index for token in one.token_ids][:LONG] for index in range(3)]
         for run in (whole, responses)
     ]
     assert (texts[1][0], texts[1][2]) == (texts[0][0], texts[0][2])
-    begun = texts[1][1]
-    assert begun == texts[0][1][: len(begun)] != texts[0][1]
-    length, aborted = sampling_pb2.FINISH_REASON_LENGTH, sampling_pb2.FINISH_REASON_ABORTED
-    ends = {one.index: one.finished.reason for one in responses if one.HasField("finished")}
-    assert ends == {0: length, 1: aborted, 2: length}
+    assert texts[1][1] == texts[0][1][: len(texts[1][1])]
 
 
 def test_samples_that_cannot_end_alone_are_named(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
@@ -85,12 +90,12 @@ def test_samples_that_cannot_end_alone_are_named(worker: worker_pb2_grpc.WorkerS
 
     assert not abort("nobody", 0).found
     best = worker.Generate(asked(LONG, n=2, best_of=3, request_id="best"), timeout=120)
-    plain = worker.Generate(asked(LONG, n=2, request_id="plain"), timeout=120)
+    plain = worker.Generate(asked(ENDLESS, n=2, request_id="plain"), timeout=240)
     next(plain)  # its stream is open, and so is the one that was asked for before it
     for request_id, indexes, code in (
+        ("best", (1,), grpc.StatusCode.FAILED_PRECONDITION),
         ("plain", (), grpc.StatusCode.INVALID_ARGUMENT),
         ("plain", (0, 2), grpc.StatusCode.INVALID_ARGUMENT),
-        ("best", (1,), grpc.StatusCode.FAILED_PRECONDITION),
     ):
         with pytest.raises(grpc.RpcError) as caught:
             abort(request_id, *indexes)
