@@ -5,6 +5,7 @@ Problems name ``prompt``; each surface knows which of its fields the prompt came
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from gateway import json_words
@@ -19,6 +20,11 @@ PROMPT = "prompt"
 
 # Encoding runs at megabytes per second: up to here it takes less than handing it to a thread would cost the others.
 INLINE_CHARACTERS = 4096
+
+# While it is encoded a text takes more than a hundred times its size. Texts beyond this, longer than most contexts,
+# wait for one of two threads of their own: a handful would take gigabytes, and all threads that others wait for.
+LONG_CHARACTERS = 1024 * 1024
+LONG_TEXTS = ThreadPoolExecutor(2, thread_name_prefix="long-text")
 
 # Looking at this many ids, or decoding them, takes about 2 ms. A built-in such as `min` holds the GIL until it is done,
 # so more are looked at in slices of this size: a thread that did it at once would stall the event loop all the same.
@@ -67,9 +73,17 @@ async def from_text(model: ServedModel, text: str, max_bytes: int) -> Prompt:
         InvalidRequest: the text is too long or no Unicode.
     """
     _check_text(text, max_bytes)
+    return Prompt(await _encoded(model, text), text)
+
+
+async def _encoded(model: ServedModel, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode() -> list[int]:
+        return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
     if len(text) <= INLINE_CHARACTERS:
-        return Prompt(model.tokenizer.encode(text), text)
-    return Prompt(await asyncio.to_thread(model.tokenizer.encode, text), text)
+        return encode()
+    lane = LONG_TEXTS if len(text) > LONG_CHARACTERS else None  # None: the loop's own threads
+    return await asyncio.get_running_loop().run_in_executor(lane, encode)
 
 
 async def from_token_ids(model: ServedModel, token_ids: Sequence[int]) -> Prompt:
@@ -148,7 +162,7 @@ async def from_messages(
     tools: Sequence[Function] = (),
     variables: Mapping[str, Any] | None = None,
 ) -> Prompt:
-    """Render a conversation by the model's chat template and tokenize the result, in a thread.
+    """Render a conversation by the model's chat template, in a thread, and tokenize the result.
 
     Args:
         model: whose template and tokenizer.
@@ -161,19 +175,20 @@ async def from_messages(
     Raises:
         InvalidRequest: there is no message, a role is unknown, the template refuses, or the text is too long.
     """
-    return await asyncio.to_thread(
-        _from_messages, model, messages, max_bytes, continue_final_message, tools, variables or {}
+    text = await asyncio.to_thread(
+        _rendered, model, messages, max_bytes, continue_final_message, tools, variables or {}
     )
+    return Prompt(await _encoded(model, text, add_special_tokens=False), text)
 
 
-def _from_messages(
+def _rendered(
     model: ServedModel,
     messages: Iterable[Message],
     max_bytes: int,
     continue_final_message: bool,
     tools: Sequence[Function],
     variables: Mapping[str, Any],
-) -> Prompt:
+) -> str:
     conversation = list(messages)
     if not conversation:
         raise InvalidRequest({PROMPT: "empty, at least one message is needed"})
@@ -191,7 +206,7 @@ def _from_messages(
     except ChatTemplateError as error:
         raise InvalidRequest({PROMPT: str(error)}) from error
     _check_text(text, max_bytes)
-    return Prompt(model.tokenizer.encode(text, add_special_tokens=False), text)
+    return text
 
 
 def token_budget(model: ServedModel, prompt: Prompt, parameters: Parameters, default_max_tokens: int) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 
 import pytest
 
@@ -11,6 +12,7 @@ from gateway.parameters import Parameters
 from gateway.prompts import (
     IDS_AT_ONCE,
     INLINE_CHARACTERS,
+    LONG_CHARACTERS,
     Prompt,
     check_vocabulary,
     from_messages,
@@ -78,6 +80,42 @@ async def test_a_long_text_gives_the_same_tokens_as_its_parts(model: ServedModel
     text = "ab" * INLINE_CHARACTERS
     prompt = await from_text(model, text, max_bytes=len(text))
     assert list(prompt.token_ids) == model.tokenizer.encode("ab") * INLINE_CHARACTERS
+
+
+async def test_long_texts_are_encoded_two_at_a_time_and_hold_nobody_else_up(model: ServedModel) -> None:
+    class SlowForLong(Tokenizer):
+        """Encodes a long text, as if for ever, until it is let go."""
+
+        def __init__(self) -> None:
+            self.begun, self.most, self.under_way = threading.Semaphore(0), 0, 0
+            self.lock, self.let_go = threading.Lock(), threading.Event()
+
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            if len(text) <= LONG_CHARACTERS:
+                return [len(text)]
+            with self.lock:
+                self.under_way += 1
+                self.most = max(self.most, self.under_way)
+            self.begun.release()
+            assert self.let_go.wait(60)
+            with self.lock:
+                self.under_way -= 1
+            return [len(text)]
+
+    slow = SlowForLong()
+    loaded = dataclasses.replace(model, tokenizer=slow)
+    long, others = "x" * (LONG_CHARACTERS + 1), "x" * LONG_CHARACTERS
+    # More than asyncio has threads for what it is given.
+    under_way = [asyncio.create_task(from_text(loaded, long, len(long))) for _ in range(40)]
+    try:
+        for _ in range(2):
+            assert await asyncio.to_thread(slow.begun.acquire, timeout=60)
+        async with asyncio.timeout(60):
+            assert (await from_text(loaded, others, len(others))).token_ids == [LONG_CHARACTERS]
+    finally:
+        slow.let_go.set()
+    assert [prompt.token_ids for prompt in await asyncio.gather(*under_way)] == [[len(long)]] * 40
+    assert slow.most == 2
 
 
 def test_the_first_id_outside_the_vocabulary_is_named(model: ServedModel) -> None:
