@@ -39,8 +39,9 @@ METRIC = re.compile(r"\boctavo_(?:gateway|worker|kv)_\w+")
 # What Prometheus makes of a histogram and a counter.
 SUFFIXES = ("_bucket", "_count", "_sum", "_total", "_created")
 
-NUM_BLOCKS, CONTEXT = 300, 4_096
-FLAGS = {"num-blocks": NUM_BLOCKS, "block-size": 16, "host-memory-mib": 0, "threads": 1, "served-name": "tiny"}
+BLOCK, CONTEXT = 16, 32_768
+NUM_BLOCKS = CONTEXT // BLOCK + 10
+FLAGS = {"num-blocks": NUM_BLOCKS, "block-size": BLOCK, "host-memory-mib": 0, "threads": 1, "served-name": "tiny"}
 
 
 class Pages:
@@ -87,7 +88,7 @@ def drive(pages: Pages) -> None:
             list(gateway.Generate(asked("x" * 40, 5), timeout=60))
         with pytest.raises(grpc.RpcError, match="allowed"):
             list(gateway.Generate(asked("x", -1), timeout=60))
-        # Seconds of tokens, so that it is left before it ends.
+        # More tokens than any machine generates before it is left.
         left = gateway.Generate(asked("y", CONTEXT - 10), timeout=60)
         next(left)
         left.cancel()
