@@ -67,8 +67,13 @@ class Penalties:
         entries = flat_entries(logits, rows, ids)
         counts = torch.from_numpy(np.concatenate([one.counts for one in states])).to(logits)
         values = logits.view(-1)[entries]
-        repetition = spread([one.params.repetition_penalty for one in states], ids, logits)
-        values = torch.where(values < 0, values * repetition, values / repetition)
+        # A penalty may be any number above 0, its products no more than float32 holds: what a request asks for in
+        # earnest or in error must not look like a model that gave no numbers.
+        float32 = torch.finfo(torch.float32)
+        strengths = [min(max(one.params.repetition_penalty, float32.tiny), float32.max) for one in states]
+        repetition = spread(strengths, ids, logits)
+        weakened = torch.where(values < 0, values * repetition, values / repetition)
+        values = torch.where(values.isfinite(), weakened.clamp_(float32.min, float32.max), values)
         values -= counts * spread([one.params.frequency_penalty for one in states], ids, logits)
         values -= (counts > 0) * spread([one.params.presence_penalty for one in states], ids, logits)
         logits.view(-1)[entries] = values

@@ -80,6 +80,20 @@ def test_a_long_history_is_counted() -> None:
 
 
 @pytest.mark.unit
+def test_a_penalty_without_measure_leaves_numbers() -> None:
+    # 1e-50 is 0 in float32 and 1e300 infinite. Seen are a positive, a negative and a zero logit; 3 is not.
+    for penalty, ordered in ((1e-50, [0, 3, 2, 1]), (1e300, [3, 0, 2, 1])):
+        row = Row(SamplingParams(repetition_penalty=penalty), [0, 1, 2], 3)
+        logits = torch.tensor([[2.0, -2.0, 0.0, 1.0]])
+        builtin().apply(logits, [row])
+        assert bool(logits.isfinite().all())
+        assert logits[0].argsort(descending=True, stable=True).tolist() == ordered
+    broken = torch.tensor([[torch.nan, torch.inf, 0.0, 1.0]])
+    builtin().apply(broken, [Row(SamplingParams(repetition_penalty=2.0), [0, 1], 2)])
+    assert broken[0].isfinite().tolist() == [False, False, True, True]  # a model's own fault stays to be seen
+
+
+@pytest.mark.unit
 def test_rows_without_wishes_have_no_state_and_keep_their_logits() -> None:
     plain, penalised = Row(SamplingParams()), Row(SamplingParams(repetition_penalty=2.0))
     logits = torch.ones(2, VOCAB)
