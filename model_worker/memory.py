@@ -128,6 +128,11 @@ def plan_memory(settings: WorkerSettings) -> MemoryPlan:
             f"no room for KV blocks: needed {2 * block_bytes} bytes for the null block and one block of "
             f"{settings.block_size} tokens, available {available}"
         )
+    if settings.watermark >= num_blocks:
+        raise StartError(
+            f"--watermark {settings.watermark} leaves no room to admit anybody in {num_blocks} KV blocks: "
+            "lower it, or raise --num-blocks"
+        )
     machine = _total_memory(device)
     if (num_blocks + 1) * block_bytes + needs.total > machine:
         raise StartError(

@@ -74,6 +74,13 @@ def test_a_machine_too_small_is_named(demo_model: Path, monkeypatch: pytest.Monk
         plan(demo_model, num_blocks=1, host_blocks=100_000)
 
 
+def test_a_watermark_as_large_as_the_pool_is_refused(demo_model: Path) -> None:
+    """The manager takes no such pool, however often the worker asks."""
+    assert plan(demo_model, num_blocks=5, watermark=4).shape.num_blocks == 5
+    with pytest.raises(StartError, match="--watermark 5 leaves no room to admit anybody in 5 KV blocks"):
+        plan(demo_model, num_blocks=5, watermark=5)
+
+
 @pytest.mark.parametrize("num_blocks", [1, 2])
 def test_the_smallest_pools_take_a_prompt_of_one_token(demo_model: Path, num_blocks: int) -> None:
     """B77: one or two blocks are few, and enough for a prompt and an answer."""
