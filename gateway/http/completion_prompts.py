@@ -44,7 +44,7 @@ async def prompts_of(model: ServedModel, document: Mapping[str, Any], max_bytes:
 async def _several(model: ServedModel, several: list[Any], max_bytes: int) -> list[Prompt]:
     if len(several) > MAX_PROMPTS:
         raise InvalidRequest({PROMPT: f"{len(several)} prompts found, allowed are at most {MAX_PROMPTS}"})
-    prompts.check_size(sum(len(prompt) for prompt in several if isinstance(prompt, str)), max_bytes)
+    prompts.check_size(sum(map(_size, several)), max_bytes)
     made: list[Prompt] = []
     for position, prompt in enumerate(several):
         with _within(position):
@@ -56,6 +56,11 @@ async def _several(model: ServedModel, several: list[Any], max_bytes: int) -> li
                 case other:
                     raise InvalidRequest({PROMPT: f"{json_words.kind(other)} found, allowed is {_FORMS}"})
     return made
+
+
+def _size(prompt: Any) -> int:
+    """Bytes of a text, 0 of anything else; a text that is no Unicode is refused at its place."""
+    return len(prompt.encode(errors="surrogatepass")) if isinstance(prompt, str) else 0
 
 
 async def _from_text(model: ServedModel, text: str, max_bytes: int) -> Prompt:
