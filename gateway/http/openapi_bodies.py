@@ -8,6 +8,7 @@ from gateway.http import fields, formats
 from gateway.http.completion_prompts import MAX_PROMPTS
 from gateway.parameter_kinds import Biases, Boolean, Integer, Kind, Number, Text, Texts, TokenIds, Variables
 from gateway.parameters import BY_NAME, Call, Parameter
+from gateway.tools.functions import MAX_FUNCTIONS
 
 Schema = dict[str, Any]
 
@@ -92,13 +93,16 @@ _WRITTEN: Mapping[str, Schema] = {
         ]
     },
     formats.STRUCTURED: {
-        "oneOf": [_object({name: schema}) | {"additionalProperties": False} for name, schema in _STRUCTURES.items()]
+        "oneOf": [
+            _object({name: schema}) | {"additionalProperties": False}
+            for name, schema in {**_STRUCTURES, "json_object": _FLAG}.items()
+        ]
     },
     **{f"guided_{name}": schema for name, schema in _STRUCTURES.items()},
     "tools": {
         "type": "array",
         "items": _object({"function": _FUNCTION}, {"type": _const("function")}),
-        "maxItems": 128,
+        "maxItems": MAX_FUNCTIONS,
     },
     "tool_choice": {
         "anyOf": [

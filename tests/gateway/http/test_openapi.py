@@ -20,7 +20,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-from gateway.http import fields, openapi
+from gateway.http import fields, formats, openapi
 from gateway.http.app import routes
 from gateway.http.openapi_bodies import body_of, schema_of
 from gateway.http.surface import Surface
@@ -118,6 +118,15 @@ def test_every_field_is_described_and_no_other(call: Call) -> None:
     (prompt,) = body["required"]
     for name, schema in body["properties"].items():
         assert jsonschema_rs.is_valid(schema, None) is (name != prompt), name
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "one", [{"json": {}}, {"json_object": True}, {"regex": "a"}, {"choice": ["a"]}, {"grammar": 'start: "a"'}]
+)
+def test_every_structure_that_is_served_is_described(one: dict[str, Any]) -> None:
+    assert formats.format_of({formats.STRUCTURED: one}) is not None
+    assert jsonschema_rs.is_valid(body_of(Call.GENERATE)["properties"][formats.STRUCTURED], one)
 
 
 OF_KINDS = [row.kind for row in TABLE if not isinstance(row.kind, Language | Functions | Choice)]
