@@ -45,11 +45,19 @@ def completion_logprobs(entries: Sequence[TokenLogprobs], offset: int) -> dict[s
         "tokens": [entry.token.text for entry in entries],
         "token_logprobs": [_number(entry.token.logprob) for entry in entries],
         "top_logprobs": [
-            None if math.isnan(entry.token.logprob) else {one.text: _number(one.logprob) for one in entry.top}
+            None if math.isnan(entry.token.logprob) else _by_text(entry.top)
             for entry in entries
         ],
         "text_offset": offsets,
     }
+
+
+def _by_text(top: Sequence[TokenLogprob]) -> dict[str, float | None]:
+    """Best first. Parts of characters are all U+FFFD here: of tokens with one text the likeliest counts."""
+    numbers: dict[str, float | None] = {}
+    for one in top:
+        numbers.setdefault(one.text, _number(one.logprob))
+    return numbers
 
 
 def _chat_token(token: TokenLogprob) -> dict[str, Any]:

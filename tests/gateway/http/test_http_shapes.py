@@ -106,6 +106,16 @@ def test_streamed_offsets_go_on_where_the_last_chunk_ended() -> None:
     assert [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in made if chunk] == [[0, 1], [2]]
 
 
+def test_of_alternatives_with_one_text_the_likeliest_counts() -> None:
+    # Two bytes that begin characters, both U+FFFD alone. The best of all tells whether a choice was greedy.
+    top = tuple(
+        TokenLogprob(id_, utf8.decode(errors="replace"), utf8, logprob)
+        for id_, (utf8, logprob) in enumerate([(b"\xe2", -0.5), (b"a", -1.5), (b"\xf0", -3.0)])
+    )
+    (best,) = completion_logprobs([TokenLogprobs(top[0], top)], 0)["top_logprobs"]
+    assert list(best.items()) == [("\ufffd", -0.5), ("a", -1.5)]
+
+
 async def _parts(*parts: Part) -> AsyncGenerator[Part, None]:
     for part in parts:
         yield part
