@@ -44,10 +44,7 @@ def completion_logprobs(entries: Sequence[TokenLogprobs], offset: int) -> dict[s
     return {
         "tokens": [entry.token.text for entry in entries],
         "token_logprobs": [_number(entry.token.logprob) for entry in entries],
-        "top_logprobs": [
-            None if math.isnan(entry.token.logprob) else _by_text(entry.top)
-            for entry in entries
-        ],
+        "top_logprobs": [None if math.isnan(entry.token.logprob) else _by_text(entry.top) for entry in entries],
         "text_offset": offsets,
     }
 
