@@ -51,6 +51,11 @@ def check_address(value: str) -> str:
     host, _, port = value.rpartition(":")
     if not re.fullmatch(r"\S+", host) or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > MAX_PORT:
         raise ValueError(f"must be host:port, port 0 to {MAX_PORT}")
+    if not host.startswith(("ipv4:", "ipv6:")):
+        try:
+            host.rpartition("/")[2].encode("idna")  # as sockets do, whose error here is no OSError
+        except UnicodeError:
+            raise ValueError("must be host:port, each part of the host's name of 1 to 63 characters") from None
     return value
 
 
