@@ -115,9 +115,10 @@ def _explanation(error: grpc.RpcError, address: str, peer: str) -> str:
     return _transport(error, address, peer)
 
 
-_KEY_ADVICE = {
+_REASON_ADVICE = {
     "MISSING_API_KEY": ": give --api-key, or OCTAVO_API_KEY in the environment",
     "OPERATORS_ONLY": ": give --api-key of a tenant with operator = true",
+    "POOL_NOT_FOUND": ": `octavo check` names the pools there are",
 }
 
 # What gRPC's core says of a connection that could not be made, and what to do about it.
@@ -141,7 +142,7 @@ def _said(error: grpc.RpcError) -> str:
     if violations := _field_violations(error):
         return f"{_name(error)}: " + "; ".join(violations)
     if (info := error_info_of(error)) is not None:
-        return f"{_name(error)}: {error.details() or 'no details'} ({info.reason}){_KEY_ADVICE.get(info.reason, '')}"
+        return f"{_name(error)}: {error.details() or 'no details'} ({info.reason}){_REASON_ADVICE.get(info.reason, '')}"
     return ""
 
 

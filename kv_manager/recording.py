@@ -74,7 +74,8 @@ class RecordingManager(Manager):
     def _stop_recording(self, error: OSError) -> None:
         if self.recording:
             self.recording = False
-            logger.error("the record ends here, serving goes on: %s", error)
+            place, reason = getattr(self._file, "name", "the file"), error.strerror or str(error)
+            logger.error("the record ends here, serving goes on: %s: %s; a restart begins another one", place, reason)
 
     def attach(self, parts: Iterable[attach_pb2.AttachRequest]) -> attach_pb2.AttachResponse:
         parts = list(parts)

@@ -80,7 +80,11 @@ def test_a_large_pool_is_looked_at_without_the_check(octavo: Any, address: str) 
     [
         (["--block", "9"], "octavo: pool 'p' has no block 9\n"),
         (["--seq", "7"], "octavo: not found: pool 'p' has no live sequence 7 (SEQUENCE_NOT_FOUND)\n"),
-        (["--pool", "q"], "octavo: not found: pool 'q' is unknown or has expired: attach again (POOL_NOT_FOUND)\n"),
+        (
+            ["--pool", "q"],
+            "octavo: not found: pool 'q' is unknown or has expired: attach again (POOL_NOT_FOUND): "
+            "`octavo check` names the pools there are\n",
+        ),
     ],
 )
 def test_what_is_not_there_is_one_line(octavo: Any, address: str, arguments: list[str], line: str) -> None:

@@ -162,7 +162,11 @@ def read_until(descriptor: int, wanted: bytes) -> None:
             "octavo: --live draws on a terminal, and this is none: octavo inspect --blocks prints once\n",
         ),
         (["--json"], "octavo: --live shows the whole pool: it goes with neither --seq, --block, --blocks nor --json\n"),
-        (["--pool", "q"], "octavo: not found: pool 'q' is unknown or has expired: attach again (POOL_NOT_FOUND)\n"),
+        (
+            ["--pool", "q"],
+            "octavo: not found: pool 'q' is unknown or has expired: attach again (POOL_NOT_FOUND): "
+            "`octavo check` names the pools there are\n",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line(
