@@ -8,7 +8,7 @@ with ``google.rpc`` details: ``ErrorInfo`` always, ``BadRequest`` for named fiel
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NoReturn
 
 import grpc
@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from service import request_ids, trailers
+from service.handlers import Behaviour, Continuation, behaving
 
 DOMAIN = "octavo"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -136,9 +137,6 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceErr
     await context.abort(error.code, status.message, tuple(trailing))
 
 
-Behaviour = Callable[[Any, Any], Any]
-
-
 class MalformedMessage:
     """Stands for a request whose bytes are no message: the servicer's first look at it ends the call.
 
@@ -165,7 +163,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any] | None"]],
+        continuation: Continuation,
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
         handler: Any = await continuation(handler_call_details)
@@ -173,20 +171,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or handler_call_details.method.startswith("/grpc."):
             return handler  # type: ignore[no-any-return]
         method = handler_call_details.method
-        kinds = {
-            (False, False): (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
-            (False, True): (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
-            (True, False): (handler.stream_unary, grpc.stream_unary_rpc_method_handler),
-            (True, True): (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
-        }
-        behaviour, make_handler = kinds[handler.request_streaming, handler.response_streaming]
-        if self.draining:
-            behaviour = _refuse_stream if handler.response_streaming else _refuse_unary
         wrap = _wrap_stream if handler.response_streaming else _wrap_unary
-        return make_handler(
-            wrap(behaviour, method),
-            request_deserializer=_tolerant(handler.request_deserializer),
-            response_serializer=handler.response_serializer,
+        refuse = _refuse_stream if handler.response_streaming else _refuse_unary
+        return behaving(
+            handler,
+            lambda behaviour: wrap(refuse if self.draining else behaviour, method),
+            _tolerant(handler.request_deserializer),
         )
 
 

@@ -2,14 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from service import request_ids, tracing
-from service.errors import Behaviour
+from service.handlers import Behaviour, Continuation, behaving
 
 # What OpenTelemetry calls a server's fault; the other codes are its caller's doing, or nobody's.
 FAULTS = frozenset(
@@ -26,7 +26,6 @@ _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 Attributes = Mapping[str, tracing.Value]
 Methods = Mapping[str, Attributes]
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any] | None"]]
 
 
 def interceptors(methods: Methods) -> list[grpc.aio.ServerInterceptor]:
@@ -56,20 +55,8 @@ class _Tracing(grpc.aio.ServerInterceptor):
         method = handler_call_details.method.lstrip("/")
         if handler is None or method not in self._methods:
             return handler  # type: ignore[no-any-return]
-        # An interceptor that refuses a call may take any kind for its own, a stream of requests too.
-        kinds = {
-            (False, False): (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
-            (False, True): (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
-            (True, False): (handler.stream_unary, grpc.stream_unary_rpc_method_handler),
-            (True, True): (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
-        }
-        behaviour, make = kinds[handler.request_streaming, handler.response_streaming]
         wrap = _traced_stream if handler.response_streaming else _traced_unary
-        return make(
-            wrap(behaviour, method, self._methods[method]),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
-        )
+        return behaving(handler, lambda behaviour: wrap(behaviour, method, self._methods[method]))
 
 
 def _traced_unary(behaviour: Behaviour, method: str, attributes: Attributes) -> Behaviour:

@@ -2,7 +2,7 @@
 
 import contextvars
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
 import grpc
@@ -12,6 +12,7 @@ from gateway.tenancy.gate import Gate
 from gateway.tenancy.keys import API_KEY, AUTHORIZATION
 from gateway.tenancy.tenant import Tenant
 from service.errors import ServiceError, abort
+from service.handlers import Continuation
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class Door(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any] | None"]],
+        continuation: Continuation,
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
         if not handler_call_details.method.startswith(OPEN):
