@@ -20,6 +20,8 @@ from model_worker.model.errors import CheckpointError
 from model_worker.model.general_attention import Step, running
 from model_worker.model.general_probe import layer_windows, refusal, sets_attention
 
+MAX_SAID = 300
+
 
 @dataclass(frozen=True, slots=True)
 class GeneralConfig(ModelConfig):
@@ -87,8 +89,8 @@ def load_general(
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=hf_config, dtype=dtype, local_files_only=True, output_loading_info=True
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"transformers cannot load {folder}: {str(error).splitlines()[0]}") from error
+    except Exception as error:
+        raise CheckpointError(f"transformers cannot load {folder}: {_said(error)}") from error
     model, report = loaded
     if wrong := sorted(map(str, (*report["missing_keys"], *report["mismatched_keys"]))):
         raise CheckpointError(f"the weights do not match config.json: missing or misshapen {wrong[0]}")
@@ -110,8 +112,8 @@ def _configured(
         raise refusal(architecture, f"{kind} transformers {transformers.__version__}")
     try:
         hf_config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"transformers cannot read {folder}: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # its checks raise classes of their own
+        raise CheckpointError(f"transformers cannot read {folder}: {_said(error)}") from error
     expected = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(hf_config.model_type)
     if architecture != expected:
         raise CheckpointError(
@@ -137,6 +139,11 @@ def _configured(
     return config, hf_config
 
 
+def _said(error: Exception) -> str:
+    """An error of a library in one line: its own first lines may say only where, as "Validation error for field"."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:MAX_SAID]
+
+
 class _Sizes(NamedTuple):
     layers: int
     heads: int
@@ -159,7 +166,7 @@ def _sizes(hf_config: PretrainedConfig, architecture: str) -> _Sizes:
             vocab=hf_config.vocab_size,
             positions=hf_config.max_position_embeddings,
         )
-    except (AttributeError, RuntimeError, TypeError) as error:
+    except (AttributeError, RuntimeError, TypeError, ZeroDivisionError) as error:
         raise refusal(architecture, f"has no one size of its layers: {str(error).splitlines()[0]}") from error
     for name, value in sizes._asdict().items():
         if not isinstance(value, int) or value < 1:
@@ -172,9 +179,13 @@ def _check_class(architecture: str, hf_config: PretrainedConfig) -> None:
     model_class: type[PreTrainedModel] = getattr(transformers, architecture)
     if not _accepts(model_class, "position_ids"):
         raise refusal(architecture, "takes no position_ids, so that its tokens cannot be told where they stand")
-    with torch.device("meta"):
-        if not sets_attention(model_class(hf_config), general_attention.NAME):
-            raise refusal(architecture, "does not call its attention through the attention interface")
+    try:
+        with torch.device("meta"):
+            model = model_class(hf_config)
+    except Exception as error:  # modules raise what they please when a configuration makes no sense to them
+        raise CheckpointError(f"config.json makes no {architecture}: {_said(error)}") from error
+    if not sets_attention(model, general_attention.NAME):
+        raise refusal(architecture, "does not call its attention through the attention interface")
 
 
 def _accepts(model_class: type[PreTrainedModel], name: str) -> bool:

@@ -58,8 +58,8 @@ def _with_scaling(
     plain: RopeConfig, given: Mapping[str, Any], raw: Mapping[str, Any], contexts: Contexts
 ) -> RopeConfig:
     # Phi-3 writes it beside the parameters, and then it counts.
-    original = raw.get("original_max_position_embeddings") or given.get("original_max_position_embeddings")
-    original = int(original or contexts.made_for)
+    name = "original_max_position_embeddings"
+    original = int(read_positive(raw, name, read_positive(given, name, contexts.made_for)))
     match plain.rope_type:
         case "default":
             return plain

@@ -178,3 +178,21 @@ def test_masks_are_read_off_their_functions() -> None:
 def test_other_masks_are_told_apart(mask: Any) -> None:
     with pytest.raises(MaskError):
         window_of(mask)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"n_head": None}, r"transformers cannot read .*: .*Validation.*'n_head'.*expected int, got NoneType"),
+        ({"dtype": "float31"}, r"transformers cannot read .*: AttributeError: .*'float31'"),
+        ({"activation_function": "elephant"}, "config.json makes no GPT2LMHeadModel: KeyError: 'elephant'"),
+        ({"n_embd": 0}, "config.json makes no GPT2LMHeadModel: ZeroDivisionError: "),
+    ],
+)
+def test_what_makes_no_sense_to_transformers_is_one_line(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = configuration("GPT2Config", "GPT2LMHeadModel", tmp_path, n_layer=1, n_embd=48, n_head=3, vocab_size=99)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_model(folder)
+    assert len(str(caught.value).splitlines()) == 1

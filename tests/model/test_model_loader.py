@@ -104,6 +104,11 @@ def test_fingerprint_names_configuration_weights_and_dtype(folder: Path, tmp_pat
             CheckpointError,
             "factor must be a finite number above 0, got '4'",
         ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": "8k"}},
+            CheckpointError,
+            "original_max_position_embeddings must be a finite number above 0, got '8k'",
+        ),
         ({"rms_norm_eps": "1e-5"}, CheckpointError, "rms_norm_eps must be a finite number above 0, got '1e-5'"),
         ({"hidden_act": ["silu"]}, UnsupportedModelError, r"activation \['silu'\] is not supported"),
         ({"hidden_size": None}, CheckpointError, "has no hidden_size"),
