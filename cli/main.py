@@ -19,6 +19,8 @@ def main() -> NoReturn:
         sys.stdout.flush()  # what lies in its buffer would break the pipe when nobody is left to say so
     except ReaderLeft:
         silence_stdout()
+    except CliError as error:
+        status = _told(error)
     raise SystemExit(status)
 
 
@@ -29,8 +31,7 @@ def _status() -> str | int | None:
     except SystemExit as end:
         return end.code
     except CliError as error:
-        print(f"octavo: {printable(str(error), keep=LAYOUT)}", file=sys.stderr)
-        return 1
+        return _told(error)
     except (ValueError, OverflowError) as error:
         # What protobuf and gRPC raise for a value that no message can carry.
         print(f"octavo: {refusal(error)}", file=sys.stderr)
@@ -40,6 +41,11 @@ def _status() -> str | int | None:
     except ReaderLeft:
         silence_stdout()
     return 0
+
+
+def _told(error: CliError) -> int:
+    print(f"octavo: {printable(str(error), keep=LAYOUT)}", file=sys.stderr)
+    return 1
 
 
 def _run() -> None:

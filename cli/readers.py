@@ -1,9 +1,12 @@
 """Who reads what a command prints may leave at any time, as `head` does behind a pipe."""
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, cast
+
+from cli.failures import CliError
 
 
 class ReaderLeft(Exception):
@@ -11,7 +14,7 @@ class ReaderLeft(Exception):
 
 
 class _Guarded:
-    """A stream whose broken pipe is ``ReaderLeft``."""
+    """A stream whose broken pipe is ``ReaderLeft``; what cannot be written for another reason ends the command."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -20,20 +23,26 @@ class _Guarded:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        try:
+        with self._failures():
             return self._stream.write(text)
-        except BrokenPipeError as error:
-            raise ReaderLeft from error
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        try:
+        with self._failures():
             self._stream.flush()
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
         except BrokenPipeError as error:
             raise ReaderLeft from error
+        except OSError as error:
+            silence_stdout()  # else what is left is tried again when the process ends, and fails behind our line
+            raise CliError(f"the output cannot be written: {(error.strerror or str(error)).lower()}") from error
 
 
 def guard_stdout() -> None:

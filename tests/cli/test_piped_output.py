@@ -92,3 +92,20 @@ def test_progress_off_a_terminal_is_a_line_now_and_then(capsys: pytest.CaptureFi
         hits()
         hours()
     assert capsys.readouterr().err.splitlines() == [f"hits: {done} of 2,000" for done in (10, 20, 30)]
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", [["tour"], ["estimate", *MODEL], ["estimate", "--json", *MODEL]])
+def test_a_disk_that_is_full_is_one_line(arguments: Sequence[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli.main", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "octavo: the output cannot be written: no space left on device\n")
