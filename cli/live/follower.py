@@ -11,6 +11,8 @@ from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc, watch_pb2
 from service.watched import PAGE_KINDS, Gap
 
 SECONDS_BETWEEN_TRIES = 1.0
+# For the answer about a pool; whoever leaves waits for it too, of a manager that answers no more as well.
+PATIENCE_SECONDS = 10.0
 
 
 class Follower:
@@ -63,7 +65,8 @@ class Follower:
         try:
             for response in call:
                 if self.mirror.begins(response):
-                    answer = self._stub.InspectPool(inspect_pb2.InspectPoolRequest(pool=self._pool))
+                    pool = inspect_pb2.InspectPoolRequest(pool=self._pool)
+                    answer = self._stub.InspectPool(pool, timeout=PATIENCE_SECONDS)
                     with self.lock:
                         self.mirror.begin(answer)
                 with self.lock:
