@@ -1,8 +1,11 @@
 """The loop of the gateway: a burst of gRPC's events wakes it once, and everything else is as in asyncio."""
 
 import asyncio
+import logging
+import resource
 import selectors
 import socket
+from typing import Any
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -83,3 +86,52 @@ def test_only_what_grpc_wakes_it_by_is_taken_together(kind: type[Reader], taken:
     reader.here.close()
     reader.there.close()
     assert reader.taken == taken
+
+
+def test_connections_without_a_file_descriptor_wait_and_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """The listener's queue holds 50, so asyncio's own loop writes 50 tracebacks, and tries 50 times a second later."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    tries = []
+
+    class Loop(BurstLoop):
+        def call_at(self, when: float, callback: Any, *args: Any, **more: Any) -> asyncio.TimerHandle:
+            tries.append(getattr(callback, "__name__", ""))
+            return super().call_at(when, callback, *args, **more)
+
+    async def serve() -> None:
+        taken, told = asyncio.Event(), asyncio.Event()
+
+        class Told(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                told.set()
+
+        class Taken(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                taken.set()
+                transport.close()
+
+        handler = Told()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Taken, "127.0.0.1", 0, backlog=50)
+        client = socket.socket()
+        client.setblocking(False)
+        logging.getLogger().addHandler(handler)
+        try:
+            async with asyncio.timeout(60):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # those that are open stay open
+                await loop.sock_connect(client, server.sockets[0].getsockname())
+                await told.wait()
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+                await taken.wait()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            logging.getLogger().removeHandler(handler)
+            client.close()
+            server.close()
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(serve())
+    assert [record.message for record in caplog.records] == [
+        "new connections wait, for all 3 file descriptors are in use: raise ulimit -n"
+    ]
+    assert tries.count("_start_serving") == 1
