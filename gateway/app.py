@@ -36,7 +36,7 @@ from gateway.workers import Worker
 from octavo.gateway.v1 import gateway_pb2_grpc, operator_pb2_grpc, registry_pb2_grpc
 from service import logs, model_settings, traced_calls, tracing
 from service.event_loop import BurstLoop
-from service.process import announce_ready, follow_parent
+from service.process import announce_ready, follow_parent, raise_open_files
 from service.serving import Server, catch_signals
 from service.settings import SettingsError
 from service.tracing import TracingError
@@ -145,7 +145,12 @@ async def serve(settings: GatewaySettings) -> None:
     logger.info(
         "listening on %s, waiting for a worker", grpc_address, extra={"grpc": grpc_address, "http": http_address}
     )
-    readiness = Readiness(server, router, migrations, gate, grpc_address, http=http_address, metrics=metrics_address)
+    addresses = {
+        "http": http_address,
+        "inspector": http_address if settings.inspect else None,
+        "metrics": metrics_address,
+    }
+    readiness = Readiness(server, router, migrations, gate, grpc_address, **addresses)
     # A certificate cannot know the addresses that its name stands for: what it has to be for is the name.
     fleet = Fleet(router, lambda address, name: Worker(address, models, settings.worker_tls, name), readiness.update)
     watchers = [
@@ -170,6 +175,7 @@ def run(settings: GatewaySettings) -> int:
     logs.set_up(NAME, settings.log_level)
     model_settings.warn_of_variables(GatewaySettings)
     follow_parent()
+    raise_open_files()
     try:
         tracing.set_up(NAME, wanted=settings.tracing)
         with asyncio.Runner(loop_factory=BurstLoop) as runner:
