@@ -52,10 +52,12 @@ def run_stack(
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Addresses in use, as the ready lines told them."""
+    """Addresses in use, as the ready lines told them; ``tls`` is the gateway's."""
 
     gateway: str
+    tls: bool
     http: str | None
+    inspector: str | None
     worker: str
     manager: str
     model: str
@@ -90,7 +92,15 @@ def _start(
     with progress.shown("the gateway connects") as tick:
         # It says so once its health is SERVING. To ask it here would take what its callers have: TLS, a certificate.
         ready = supervisor.wait_ready("gateway", tick)
-    return Started(str(ready["grpc"]), ready.get("http"), worker, manager, str(worker_ready.get("model", "")))
+    return Started(
+        str(ready["grpc"]),
+        bool(ready.get("tls")),
+        ready.get("http"),
+        ready.get("inspector"),
+        worker,
+        manager,
+        str(worker_ready.get("model", "")),
+    )
 
 
 def _announce(console: Console, started: Started) -> None:
@@ -110,8 +120,9 @@ def _announce(console: Console, started: Started) -> None:
     command = _own_command()
     # Greedy: at temperature 1 a small model rambles.
     request = json.dumps({"prompt": "Once upon a time", "options": {"max_tokens": 32, "temperature": 0}})
-    http = f"\n  OpenAI clients: base_url http://{started.http}/v1, any api_key" if started.http else ""
-    page = f"\n  the pages as they change: http://{started.http}/inspect" if started.http else ""
+    scheme, plain = ("https", "") if started.tls else ("http", " -plaintext")
+    http = f"\n  OpenAI clients: base_url {scheme}://{started.http}/v1, any api_key" if started.http else ""
+    page = f"\n  the pages as they change: {scheme}://{started.inspector}/inspect" if started.inspector else ""
     console.print(
         f"""
 [bold green]Octavo serves {escape(started.model)} at {started.gateway}[/bold green]
@@ -119,7 +130,7 @@ def _announce(console: Console, started: Started) -> None:
   {command} generate "Once upon a time" --temperature 0{address}
   {command} chat --temperature 0{address}
   {command} inspect{manager}
-  grpcurl -plaintext -d '{escape(request)}' {started.gateway} octavo.gateway.v1.GatewayService/Generate{http}{page}
+  grpcurl{plain} -d '{escape(request)}' {started.gateway} octavo.gateway.v1.GatewayService/Generate{http}{page}
 
 Ctrl-C drains everything, a second one kills.
 """,

@@ -56,14 +56,14 @@ class Readiness:
         migrations: Migrations,
         gate: Gate,
         grpc_address: str,
-        **addresses: str | None,
+        **more: object,
     ) -> None:
         self._server = server
         self._router = router
         self._migrations = migrations
         self._gate = gate
         self._grpc_address = grpc_address
-        self._addresses = addresses
+        self._more = more
         self._announced = False
 
     async def update(self) -> None:
@@ -81,7 +81,7 @@ class Readiness:
             gc.collect()
             gc.freeze()
             models = [model.name for model, _ in self._router.models()]
-            announce_ready(NAME, self._grpc_address, **self._addresses, models=models)
+            announce_ready(NAME, self._grpc_address, **self._more, models=models)
 
 
 async def serve(settings: GatewaySettings) -> None:
@@ -145,12 +145,13 @@ async def serve(settings: GatewaySettings) -> None:
     logger.info(
         "listening on %s, waiting for a worker", grpc_address, extra={"grpc": grpc_address, "http": http_address}
     )
-    addresses = {
+    told = {
+        "tls": settings.server_tls is not None,
         "http": http_address,
         "inspector": http_address if settings.inspect else None,
         "metrics": metrics_address,
     }
-    readiness = Readiness(server, router, migrations, gate, grpc_address, **addresses)
+    readiness = Readiness(server, router, migrations, gate, grpc_address, **told)
     # A certificate cannot know the addresses that its name stands for: what it has to be for is the name.
     fleet = Fleet(router, lambda address, name: Worker(address, models, settings.worker_tls, name), readiness.update)
     watchers = [
