@@ -10,7 +10,7 @@ from model_worker.engine.sequence import Sequence
 from model_worker.samples import read_counts, with_samples
 from model_worker.sampling.grammar import GrammarCompiler
 from model_worker.sampling.params import StopConditions
-from model_worker.sampling_fields import prefix_salt, read_sampling
+from model_worker.sampling_fields import check_prompt_logprobs, prefix_salt, read_sampling
 from octavo.worker.v1 import worker_pb2
 from service.errors import ServiceError
 
@@ -61,6 +61,7 @@ class RequestReader:
         room = limits.max_context - len(request.token_ids)
         counts = read_counts(request, limits.max_samples, room, limits.vocab_size, problems)
         sampling = read_sampling(request, limits.vocab_size, self.grammars, problems)
+        check_prompt_logprobs(request, limits.vocab_size, problems)
         stop = self._stop(request, problems)
         max_tokens = request.stop.max_tokens if request.stop.HasField("max_tokens") else self.limits.max_context
         if max_tokens < 1:

@@ -10,12 +10,16 @@ from model_worker.sampling.grammar import GrammarCompiler, GrammarError
 from model_worker.sampling.params import SamplingParams
 from model_worker.sampling.results import TokenLogprobs
 from octavo.worker.v1 import sampling_pb2, worker_pb2
+from service.channels import MAX_MESSAGE_BYTES
 
 MAX_LOGPROBS = 20
 MAX_PENALTY = 2.0
 MAX_BIAS = 100.0
 # Of all bad words together: each is looked at in every step.
 MAX_BAD_WORD_IDS = 1 << 15
+# Tag and length of an entry in its list, and what else the first message of a stream tells.
+ENTRY_FRAME_BYTES = 3
+REST_BYTES = 64 * 1024
 
 Problems = dict[str, str]
 
@@ -55,6 +59,21 @@ def prefix_salt(request: worker_pb2.GenerateRequest) -> str:
     of those tokens are known; and nobody finds its blocks.
     """
     return secrets.token_hex(16) if request.HasField("prompt_logprobs") else request.salt
+
+
+def check_prompt_logprobs(request: worker_pb2.GenerateRequest, vocab_size: int, problems: Problems) -> None:
+    """Refuse more entries than the first message of a stream can hold: they come at once, when all is computed."""
+    if not request.HasField("prompt_logprobs") or "prompt_logprobs" in problems:
+        return
+    top = request.prompt_logprobs
+    longest = sampling_pb2.TokenLogprob(token_id=vocab_size - 1, logprob=-1.0)
+    entry = sampling_pb2.TokenLogprobs(token_id=vocab_size - 1, logprob=-1.0, top=[longest] * top)
+    size = (entry.ByteSize() + ENTRY_FRAME_BYTES) * (len(request.token_ids) - 1)
+    if size > MAX_MESSAGE_BYTES - REST_BYTES:
+        problems["prompt_logprobs"] = (
+            f"{top} beside each of {len(request.token_ids)} tokens take {size} bytes, more than a message of "
+            f"{MAX_MESSAGE_BYTES} holds: ask for fewer"
+        )
 
 
 def logprob_messages(entries: Iterable[TokenLogprobs]) -> list[sampling_pb2.TokenLogprobs]:

@@ -80,3 +80,19 @@ def test_resumed_samples_begin_where_they_were() -> None:
     assert group is not None
     assert [one.tokens[3:] for one in group.members] == [[9], [], [7, 8]]
     assert {one.sampling.seed for one in group.members} == {1}
+
+
+def test_more_prompt_logprobs_than_a_message_holds_are_refused_before_anything_runs() -> None:
+    """Ids of three bytes: an entry takes 9, 11 for each of the 20 beside it, and 3 in its list: 64 MiB hold 289,000."""
+    reader = RequestReader(
+        ModelLimits(vocab_size=150_000, max_context=400_000, eos_token_ids=frozenset(), max_samples=8)
+    )
+    for tokens, top, refused in ((285_000, 20, False), (290_000, 20, True), (290_000, 0, False)):
+        request = worker_pb2.GenerateRequest(token_ids=[149_999] * tokens, prompt_logprobs=top)
+        if refused:
+            with pytest.raises(ServiceError) as caught:
+                reader.read(request)
+            assert list(caught.value.fields) == ["prompt_logprobs"]
+        else:
+            sequence = reader.read(request)
+            assert sequence.sampling.prompt_logprobs == top
