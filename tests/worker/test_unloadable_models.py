@@ -20,7 +20,7 @@ LLAMA = '{"architectures": ["LlamaForCausalLM"]}'
 
 # All that is imported before the model is looked at, first: another user need not be able to read it.
 PROBE = f"""
-import json, os, sys
+import encodings.idna, json, os, sys
 from model_worker import __main__, settings, start
 models = sys.argv[1:]
 if os.environ.get("AS_ANOTHER") and os.geteuid() == 0:
