@@ -67,7 +67,8 @@ class Generating:
                 await response(scope, receive, send)
             return
         except ServiceError as caught:
-            error = caught
+            # Its frames hold the whole prompt, and one of them this name: the cycle would lie there until a collection.
+            error = caught.with_traceback(None)
             logger.info("%s: %s: %s", self._shape.path, error.code.name, error.logged, extra={"request_id": request_id})
         except Exception:
             logger.exception("%s failed", self._shape.path, extra={"request_id": request_id})
