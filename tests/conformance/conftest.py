@@ -28,9 +28,10 @@ OPTIONS = {
     "gateway-http": "host:port of its HTTP surface",
     "draining-worker": "host:port of a worker that may be drained for good",
 }
-# Room for a stream that ends only when it is ended, also where the test's own process is slow.
-CONTEXT = 2_048
-SIZES = {"num-blocks": 256, "dtype": "float32", "threads": 1}
+# Room for a stream that ends only when it is ended: at 4,000 tokens a second, which a fast machine makes with the tiny
+# model, it lasts two seconds. Three such samples fit the pool.
+CONTEXT, BLOCK = 8_192, 16
+SIZES = {"num-blocks": 3 * CONTEXT // BLOCK, "block-size": BLOCK, "dtype": "float32", "threads": 1}
 
 
 class Services(NamedTuple):

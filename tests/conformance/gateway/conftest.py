@@ -107,7 +107,7 @@ def caller(channel_to) -> Iterator[Caller]:
 def client(channel_to, salt: str) -> Client:
     """A client of the first model that is served."""
     stub = gateway_pb2_grpc.GatewayServiceStub(channel_to("gateway"))
-    model = stub.ListModels(gateway_pb2.ListModelsRequest(), timeout=10).models[0]
+    model = stub.ListModels(gateway_pb2.ListModelsRequest(), timeout=60).models[0]
     return Client(stub, model, salt)
 
 
@@ -132,5 +132,5 @@ def pool(channel_to) -> PoolView:
     """The pool of the only worker behind the gateway, which nobody else uses meanwhile."""
     worker = worker_pb2_grpc.WorkerServiceStub(channel_to("worker"))
     manager = kv_manager_pb2_grpc.KvManagerServiceStub(channel_to("manager"))
-    name = worker.GetModel(worker_pb2.GetModelRequest(), timeout=10).pool
-    return PoolView(manager, name, lambda: worker.GetStats(worker_pb2.GetStatsRequest(), timeout=10).steps)
+    name = worker.GetModel(worker_pb2.GetModelRequest(), timeout=60).pool
+    return PoolView(manager, name, lambda: worker.GetStats(worker_pb2.GetStatsRequest(), timeout=60).steps)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from common_calls import check_health, check_reflection, check_unknown_calls
 from pool_view import PoolView
-from text_calls import ENDLESS, Client, clean_piece, turns
+from text_calls import Client, clean_piece, turns
 from wire_errors import refusal
 
 from octavo.gateway.v1 import gateway_pb2
@@ -82,7 +82,7 @@ def test_a_conversation_has_messages_of_known_roles(client: Client) -> None:
         pytest.skip("the model has no chat template")
 
     def ask(*messages: gateway_pb2.ChatMessage) -> None:
-        list(client.stub.Chat(gateway_pb2.ChatRequest(model=client.model.id, messages=messages), timeout=10))
+        list(client.stub.Chat(gateway_pb2.ChatRequest(model=client.model.id, messages=messages), timeout=60))
 
     assert list(refusal(ask, "INVALID_ARGUMENT").fields) == ["messages"]
     wrong = refusal(lambda: ask(*turns("Hi"), gateway_pb2.ChatMessage(role="robot")), "INVALID_ARGUMENT")
@@ -91,7 +91,7 @@ def test_a_conversation_has_messages_of_known_roles(client: Client) -> None:
 
 def test_an_unknown_model_is_named_with_those_that_are_served(client: Client) -> None:
     asked = gateway_pb2.GenerateRequest(model="no such model", prompt=PROMPT)
-    found = refusal(lambda: list(client.stub.Generate(asked, timeout=10)), "NOT_FOUND")
+    found = refusal(lambda: list(client.stub.Generate(asked, timeout=60)), "NOT_FOUND")
     assert found.reason == "UNKNOWN_MODEL"
     assert client.model.id in found.message
 
@@ -107,24 +107,24 @@ def test_a_service_that_refused_goes_on(client: Client) -> None:
 
 
 def cancel(client: Client) -> None:
-    stream = client.open(PROMPT, max_tokens=ENDLESS)
+    stream = client.open(PROMPT, max_tokens=client.endless)
     next(stream)
     stream.cancel()
 
 
 def cancel_early(client: Client) -> None:
-    client.open(PROMPT, max_tokens=ENDLESS).cancel()
+    client.open(PROMPT, max_tokens=client.endless).cancel()
 
 
 def let_the_deadline_pass(client: Client) -> None:
-    request = client.request(PROMPT, {}, max_tokens=ENDLESS)
+    request = client.request(PROMPT, {}, max_tokens=client.endless)
     refusal(lambda: list(client.stub.Generate(request, timeout=0.3)), "DEADLINE_EXCEEDED")
 
 
 def stop_by_a_string(client: Client) -> None:
     """The worker does not know of stop strings."""
     stop = clean_piece(client.generate(PROMPT, max_tokens=48).only.text)
-    assert client.generate(PROMPT, max_tokens=ENDLESS, stop=[stop]).only.reason == "STOP"
+    assert client.generate(PROMPT, max_tokens=client.endless, stop=[stop]).only.reason == "STOP"
 
 
 @pytest.mark.parametrize("leave", [cancel, cancel_early, let_the_deadline_pass, stop_by_a_string])

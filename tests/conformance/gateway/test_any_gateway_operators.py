@@ -47,7 +47,7 @@ def tenant(guarded: Any) -> Iterator[Caller]:
 
 def test_a_worker_is_told_as_it_tells_itself(caller: Caller, client: Client, channel_to: Any) -> None:
     worker = worker_pb2_grpc.WorkerServiceStub(channel_to("worker"))
-    model = worker.GetModel(worker_pb2.GetModelRequest(), timeout=10)
+    model = worker.GetModel(worker_pb2.GetModelRequest(), timeout=60)
     (found,) = soon(caller.workers, lambda workers: not any(one.samples for one in workers))
     assert (found.worker_id, found.pool) == (model.header.worker_id, model.pool)
     assert (found.model, found.max_sequences) == (client.model.id, model.max_sequences)

@@ -159,7 +159,7 @@ def conversation(client: Client) -> None:
 def test_a_chat_is_its_rendered_prompt_and_names_the_role_once(client: Client) -> None:
     conversation(client)
     asked = gateway_pb2.TokenizeRequest(model=client.model.id, chat=gateway_pb2.ChatInput(messages=turns("Hello!")))
-    tokenized = client.stub.Tokenize(asked, timeout=10)
+    tokenized = client.stub.Tokenize(asked, timeout=60)
     assert "Hello!" in tokenized.rendered
     texts = client.chat("Hello!", n=2, temperature=1.0, seed=1)
     for index in (0, 1):
@@ -174,7 +174,7 @@ def test_a_chat_is_its_rendered_prompt_and_names_the_role_once(client: Client) -
 def test_a_final_message_can_be_continued(client: Client) -> None:
     conversation(client)
     chat = gateway_pb2.ChatInput(messages=turns("Hello!", "Well, I"), continue_final_message=True)
-    tokenized = client.stub.Tokenize(gateway_pb2.TokenizeRequest(model=client.model.id, chat=chat), timeout=10)
+    tokenized = client.stub.Tokenize(gateway_pb2.TokenizeRequest(model=client.model.id, chat=chat), timeout=60)
     assert tokenized.rendered.endswith("Well, I")
     answer = client.chat("Hello!", "Well, I", fields={"continue_final_message": True}).only
     assert answer.usage.prompt_tokens == len(tokenized.token_ids)

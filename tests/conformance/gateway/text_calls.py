@@ -11,7 +11,8 @@ import pytest
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 PATIENCE_SECONDS = 60.0
-ENDLESS = 1_500
+# What is left of the context to an endless answer's prompt, and the most tokens it asks for.
+PROMPT_ROOM, LONGEST = 64, 8_000
 
 
 @dataclass(slots=True)
@@ -82,6 +83,11 @@ class Client:
         self.model = model
         self._salt = salt
         self._metadata = metadata
+
+    @property
+    def endless(self) -> int:
+        """Tokens of an answer that ends only when it is ended, to a prompt of ``PROMPT_ROOM`` at most."""
+        return min(self.model.max_context - PROMPT_ROOM, LONGEST)
 
     def options(self, **options: Any) -> gateway_pb2.GenerateOptions:
         usual = {"max_tokens": 8, "temperature": 0.0, "ignore_eos": True, "cache_salt": self._salt}

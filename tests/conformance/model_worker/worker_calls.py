@@ -13,8 +13,8 @@ from pool_view import STARVED_SECONDS
 from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
 
 PATIENCE_SECONDS = 60.0
-# So many tokens end only when they are ended.
-ENDLESS = 1_500
+# What is left of the context to an endless stream's prompt, and the most tokens it asks for.
+PROMPT_ROOM, LONGEST = 64, 8_000
 
 
 @dataclass(slots=True)
@@ -38,9 +38,9 @@ class Answer:
         self.messages: list[worker_pb2.GenerateResponse] = []
         self.samples: dict[int, Sample] = defaultdict(Sample)
         for response in responses:
-            self._take(response)
+            self.take(response)
 
-    def _take(self, response: worker_pb2.GenerateResponse) -> None:
+    def take(self, response: worker_pb2.GenerateResponse) -> None:
         first = not self.messages
         assert response.HasField("started") == first, "started is set in the first message only"
         if not first:
@@ -84,6 +84,11 @@ class Asker:
         self._dice = random.Random(20_261_130)
         self._salts = itertools.count()
         self._ids = [one for one in range(min(model.vocab_size, 4_096)) if one not in model.eos_token_ids]
+
+    @property
+    def endless(self) -> int:
+        """Tokens of a stream that ends only when it is ended, after a prompt of ``PROMPT_ROOM`` at most."""
+        return min(self.model.max_context - PROMPT_ROOM, LONGEST)
 
     def prompt(self, length: int = 12) -> list[int]:
         return self._dice.choices(self._ids, k=length)
