@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kv_manager.core.preemption import preempt, worst
+from kv_manager.core.preemption import candidates, preempt, worst
 from kv_manager.core.sequence import Sequence
 from kv_manager.core.step_work import StepWork
 from octavo.kv.v1 import steps_pb2
@@ -29,8 +29,7 @@ def find_blocks(pool: "Pool", work: StepWork, group: list[Sequence], need: Calla
             work.promised += needed - blocks.available
             wait(work, group, steps_pb2.WAITING_REASON_FENCE, needed)
             return False
-        candidates = [each for each in pool.running() if each.rank >= requester.rank]
-        victim = worst(candidates)
+        victim = worst(candidates(pool, requester))
         work.stalled = True
         preempt(pool, work, victim, requester, steps_pb2.PREEMPTION_REASON_POOL)
         if victim.group == requester.group:

@@ -22,6 +22,15 @@ class Costs:
     swap_seconds: float
 
 
+def candidates(pool: "Pool", requester: Sequence) -> list[Sequence]:
+    """Who may give way: the sequences that hold device blocks and rank no better than the requester, and itself.
+
+    A child that was forked at 0 tokens holds none yet, and asks for its first.
+    """
+    rank = requester.rank
+    return [each for each in pool.sequences.values() if (each.table or each is requester) and each.rank >= rank]
+
+
 def worst(candidates: list[Sequence]) -> Sequence:
     """The worst-ranked candidate.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kv_manager.core.preemption import preempt, worst
+from kv_manager.core.preemption import candidates, preempt, worst
 from kv_manager.core.sequence import Sequence
 from kv_manager.core.step_work import StepWork
 from octavo.kv.v1 import steps_pb2
@@ -60,8 +60,7 @@ def hold_hard_limit(pool: "Pool", work: StepWork, quota: Quota, group: list[Sequ
     """
     requester = group[0]
     while quota.used + need() > quota.hard:
-        candidates = [each for each in pool.running() if each.quota is quota and each.rank >= requester.rank]
-        victim = worst(candidates)
+        victim = worst([each for each in candidates(pool, requester) if each.quota is quota])
         work.stopped_tenants.add(quota.tenant)
         preempt(pool, work, victim, requester, steps_pb2.PREEMPTION_REASON_TENANT_LIMIT)
         if victim.group == requester.group:

@@ -367,7 +367,7 @@ class Oracle:
             return
         unused = lambda: len(set(hit) - self.used(first.root[0]))  # noqa: E731
         while len(self.used(first.root[0])) + copies() + new() + unused() > hard:
-            victim = self._worst([e for e in self.running() if e.root[0] == first.root[0] and e.rank >= first.rank])
+            victim = self._worst([e for e in self._candidates(first) if e.root[0] == first.root[0]])
             self.stopped.add(first.root[0])
             self._preempt(victim, first, "TENANT_LIMIT")
             if victim.group == first.group:
@@ -379,7 +379,7 @@ class Oracle:
                 self.stalled = True
                 self.answer.waiting += [(each.id, "FENCE", need) for each in members]
                 return
-            victim = self._worst([e for e in self.running() if e.table and e.rank >= first.rank])
+            victim = self._worst(self._candidates(first))
             self.stalled = True
             self._preempt(victim, first, "POOL")
             if victim.group == first.group:
@@ -434,6 +434,9 @@ class Oracle:
             self._end(member)
 
     # --- preemption
+
+    def _candidates(self, requester: Live) -> list[Live]:
+        return [e for e in self.running() if (e.table or e is requester) and e.rank >= requester.rank]
 
     def _worst(self, candidates: list[Live]) -> Live:
         progressed = [each for each in candidates if each.granted >= each.progress_at]

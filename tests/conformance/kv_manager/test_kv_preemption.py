@@ -125,6 +125,28 @@ def test_the_worst_rank_that_cannot_grow_gives_way_itself(attach):
     assert list(grants(response)) == [1]  # served by rank, before anybody gave way
 
 
+@pytest.mark.needs("PREEMPTION", "FORK", "TENANT_LIMITS")
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ([], steps_pb2.PREEMPTION_REASON_POOL),
+        ([{"tenant": "a", "soft_blocks": 3, "hard_blocks": 3}], steps_pb2.PREEMPTION_REASON_TENANT_LIMIT),
+    ],
+)
+def test_who_holds_no_block_yet_and_ranks_last_gives_way_itself(attach, limits, reason):
+    """A child forked at 0 tokens asks for its first block when a better rank has them all: 11 tokens are 3 blocks."""
+    worker = attach(num_blocks=3 if not limits else 8, tenant_limits=limits)
+    root = common_pb2.PrefixRoot(tenant="a")
+    worker.admit(1, fresh(4, 1), priority=5, root=root)
+    worker.step(forks=[(1, [2], 0)], releases=[1])
+    worker.admit(3, fresh(11, 100), root=root)
+    response = worker.step(advances={2: 1})
+    assert [(item.seq, item.requester, item.reason) for item in response.preempted] == [(2, 2, reason)]
+    assert victims(response) == {2: "RECOMPUTE"}
+    assert len(worker.tables[3]) == 3
+    assert worker.violations() == []
+
+
 @pytest.mark.needs("PREEMPTION")
 @pytest.mark.scenario("preempt-05-no-admission-after")
 def test_nobody_is_admitted_in_a_step_that_preempted(attach):
