@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as vllm_pb2
 from smg_grpc_proto.generated import vllm_engine_pb2_grpc
 
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
 from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
 from service.channels import open_channel
 
@@ -89,9 +91,11 @@ def test_samples_that_cannot_end_alone_are_named(worker: worker_pb2_grpc.WorkerS
         return worker.AbortSamples(worker_pb2.AbortSamplesRequest(request_id=request_id, indexes=indexes))
 
     assert not abort("nobody", 0).found
-    best = worker.Generate(asked(LONG, n=2, best_of=3, request_id="best"), timeout=120)
+    best = worker.Generate(asked(ENDLESS, n=2, best_of=3, request_id="best"), timeout=240)
     plain = worker.Generate(asked(ENDLESS, n=2, request_id="plain"), timeout=240)
-    next(plain)  # its stream is open, and so is the one that was asked for before it
+    next(plain)
+    while worker.GetStats(worker_pb2.GetStatsRequest(), timeout=60).running_requests < 2:
+        assert best.is_active()
     for request_id, indexes, code in (
         ("best", (1,), grpc.StatusCode.FAILED_PRECONDITION),
         ("plain", (), grpc.StatusCode.INVALID_ARGUMENT),
@@ -100,25 +104,37 @@ def test_samples_that_cannot_end_alone_are_named(worker: worker_pb2_grpc.WorkerS
         with pytest.raises(grpc.RpcError) as caught:
             abort(request_id, *indexes)
         assert caught.value.code() is code
-    plain.cancel()
-    assert lengths(list(best), 2) == [LONG] * 2
+    # Neither has lost anything by it: both still run, with all of their samples.
+    for request_id in ("best", "plain"):
+        assert worker.Abort(worker_pb2.AbortRequest(request_id=request_id), timeout=60).found
+    assert sorted({one.index for one in plain if one.HasField("finished")}) == [0, 1]
+    best.cancel()
 
 
-def generated(worker: worker_pb2_grpc.WorkerServiceStub) -> int:
-    return worker.GetStats(worker_pb2.GetStatsRequest(), timeout=60).generated_tokens
+def until_left(stack: Stack, samples: int) -> None:
+    """Wait, by asking, until so many samples of the only request are in the pool."""
+    deadline = time.monotonic() + 60
+    with open_channel(stack.manager.address) as channel:
+        manager = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
+        while True:
+            look = manager.InspectPool(inspect_pb2.InspectPoolRequest(pool="default"), timeout=60)
+            if len(look.sequences) == samples:
+                return
+            assert look.sequences, "all ended together"
+            assert time.monotonic() < deadline, look
 
 
-def continued(gateway: gateway_pb2_grpc.GatewayServiceStub, *stop: str) -> list[gateway_pb2.GenerateResponse]:
-    """Three samples of up to ``LONG`` tokens."""
-    options = gateway_pb2.GenerateOptions(max_tokens=LONG, n=3, seed=5, ignore_eos=True, stop=stop)
+def continued(gateway: gateway_pb2_grpc.GatewayServiceStub, max_tokens: int, *stop: str) -> Any:
+    """The call for three samples."""
+    options = gateway_pb2.GenerateOptions(max_tokens=max_tokens, n=3, seed=5, ignore_eos=True, stop=stop)
     request = gateway_pb2.GenerateRequest(token_ids=gateway_pb2.TokenIds(ids=PROMPT), options=options)
-    return list(gateway.Generate(request, timeout=120))
+    return gateway.Generate(request, timeout=240)
 
 
 @pytest.fixture(scope="module")
 def texts(gateway: gateway_pb2_grpc.GatewayServiceStub) -> list[str]:
     """What the three samples come to."""
-    whole = continued(gateway)
+    whole = list(continued(gateway, LONG))
     return ["".join(one.text for one in whole if one.index == index) for index in range(3)]
 
 
@@ -130,38 +146,44 @@ def stop(texts: list[str]) -> str:
 
 
 def test_a_stop_string_ends_its_sample_at_the_worker(
-    gateway: gateway_pb2_grpc.GatewayServiceStub,
-    worker: worker_pb2_grpc.WorkerServiceStub,
-    texts: list[str],
-    stop: str,
+    gateway: gateway_pb2_grpc.GatewayServiceStub, stack: Stack, texts: list[str], stop: str
 ) -> None:
-    """The worker generates all tokens of the two that go on, and not all of those that nobody reads."""
-    before = generated(worker)
-    answers = continued(gateway, stop)
-    assert 2 * LONG < generated(worker) - before < 3 * LONG
-    ends = {one.index: (one.finish_reason, one.stop_reason) for one in answers if one.finish_reason}
-    length = (gateway_pb2.FINISH_REASON_LENGTH, "")
-    assert ends == {0: (gateway_pb2.FINISH_REASON_STOP, stop), 1: length, 2: length}
+    """Its blocks come back while the two that go on are far from their ends."""
+    call = continued(gateway, ENDLESS, stop)
+    answers = []
+    while not answers or not answers[-1].finish_reason:
+        answers.append(next(call))
+    assert (answers[-1].index, answers[-1].finish_reason) == (0, gateway_pb2.FINISH_REASON_STOP)
+    assert answers[-1].stop_reason == stop
+    until_left(stack, 2)
     told = ["".join(one.text for one in answers if one.index == index) for index in range(3)]
-    assert told == [texts[0][: texts[0].index(stop)], *texts[1:]]
+    # A byte per token, and no character has more than four of them.
+    told_for_certain = LONG // 4
+    while min(map(len, told[1:])) < told_for_certain:
+        response = next(call)
+        assert not response.finish_reason
+        told[response.index] += response.text
+    call.cancel()
+    assert told[0] == texts[0][: texts[0].index(stop)]
+    assert [one[:told_for_certain] for one in told[1:]] == [whole[:told_for_certain] for whole in texts[1:]]
+    until_left(stack, 0)
 
 
-def test_so_it_does_where_the_worker_reads_the_text(
-    stack: Stack, worker: worker_pb2_grpc.WorkerServiceStub, stop: str
-) -> None:
+def test_so_it_does_where_the_worker_reads_the_text(stack: Stack, stop: str) -> None:
     """The same by the second face, which looks for stop strings itself."""
     with open_channel(stack.worker.address) as channel:
         engine = vllm_engine_pb2_grpc.VllmEngineStub(channel)
         params = vllm_pb2.SamplingParams(
-            temperature=1.0, seed=5, n=3, max_tokens=LONG, ignore_eos=True, stop=[stop], skip_special_tokens=True
+            temperature=1.0, seed=5, n=3, max_tokens=ENDLESS, ignore_eos=True, stop=[stop], skip_special_tokens=True
         )
         prompt = vllm_pb2.TokenizedInput(input_ids=PROMPT)
-        before = generated(worker)
-        answers = list(engine.Generate(vllm_pb2.GenerateRequest(tokenized=prompt, sampling_params=params), timeout=120))
-    assert 2 * LONG < generated(worker) - before < 3 * LONG
-    ends = {one.complete.index: one.complete for one in answers}
-    assert [ends[index].finish_reason for index in range(3)] == ["stop", "length", "length"]
-    assert [ends[index].completion_tokens == LONG for index in range(3)] == [False, True, True]
+        request = vllm_pb2.GenerateRequest(tokenized=prompt, sampling_params=params, stream=True)
+        call = engine.Generate(request, timeout=240)
+        ended = next(one.complete for one in call if one.HasField("complete"))
+        assert (ended.index, ended.finish_reason) == (0, "stop")
+        until_left(stack, 2)
+        call.cancel()
+        until_left(stack, 0)
 
 
 def test_a_beam_search_stops_early_when_its_client_says_so(
