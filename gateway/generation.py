@@ -22,6 +22,7 @@ from gateway.migration import Abandoned
 from gateway.models import ServedModel
 from gateway.parameters import Parameters
 from gateway.prompts import Prompt
+from gateway.reasoning.thinking import Thinking
 from gateway.streams import Piece, SampleStream
 from gateway.tenancy.tenant import ANONYMOUS, Tenant
 from gateway.text.detokenizer import Detokenizer
@@ -52,6 +53,7 @@ class Generation:
         arrived: ``time.monotonic`` when it arrived.
         remaining: seconds until its client's deadline, as of now; None without one.
         calling: how answers call tools; None where they are text.
+        thinking: how they reason; None where they are content, all of them.
         tenant: whose it is.
     """
 
@@ -63,6 +65,7 @@ class Generation:
     arrived: float
     remaining: Callable[[], float | None]
     calling: Calling | None = None
+    thinking: Thinking | None = None
     tenant: Tenant = ANONYMOUS
 
     @property
@@ -78,7 +81,8 @@ class Generation:
     @property
     def grammar(self) -> Grammar | None:
         """What an answer must match; None for any text."""
-        return self.parameters.response_format if self.calling is None else self.calling.grammar
+        grammar = self.parameters.response_format if self.calling is None else self.calling.grammar
+        return grammar if grammar is None or self.thinking is None else self.thinking.before(grammar)
 
     def patience(self) -> float | None:
         """Seconds until its client has to hear something, as of now; None for no limit."""
@@ -218,12 +222,19 @@ async def _move(
 
 
 def _sample(generation: Generation, index: int) -> SampleStream:
-    parameters, prompt, calling = generation.parameters, generation.prompt, generation.calling
+    parameters, prompt, calling, thinking = (
+        generation.parameters, generation.prompt, generation.calling, generation.thinking,
+    )  # fmt: skip
     tokenizer = generation.model.tokenizer
-    shown = frozenset[int]() if calling is None else calling.shown
+    shown = frozenset[int]().union(*(reads.shown for reads in (calling, thinking) if reads is not None))
     skips = parameters.skip_special_tokens
-    detokenizer = Detokenizer(tokenizer, skip_special_tokens=skips, shown=shown, context=prompt.token_ids)
-    scanner = StopScanner(StopAutomaton(parameters.stop)) if parameters.stop else None
     hidden = tokenizer.special_ids - shown if skips else frozenset()
-    calls = None if calling is None else calling.reader()
-    return SampleStream(index, len(prompt.token_ids), detokenizer, scanner, LogprobReader(tokenizer, hidden), calls)
+    return SampleStream(
+        index,
+        len(prompt.token_ids),
+        Detokenizer(tokenizer, skip_special_tokens=skips, shown=shown, context=prompt.token_ids),
+        StopScanner(StopAutomaton(parameters.stop)) if parameters.stop else None,
+        LogprobReader(tokenizer, hidden),
+        None if calling is None else calling.reader(),
+        None if thinking is None else thinking.reader(),
+    )

@@ -132,6 +132,8 @@ def _template_message(position: int, message: gateway_pb2.ChatMessage) -> dict[s
         plain["name"] = message.name
     if message.tool_call_id:
         plain["tool_call_id"] = message.tool_call_id
+    if message.reasoning:
+        plain["reasoning_content"] = message.reasoning
     if message.tool_calls:
         plain["tool_calls"] = [
             _template_tool_call(f"{PROMPT}[{position}].tool_calls[{at}]", call)
@@ -183,6 +185,7 @@ def chat_response(
     response.index = piece.index
     response.role = role
     response.content = piece.text
+    response.reasoning = piece.reasoning
     response.token_ids.extend(piece.token_ids)
     if piece.logprobs:
         response.logprobs.extend(_logprobs(piece.logprobs))

@@ -122,6 +122,23 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Word:
+    """One of a few texts."""
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        return " or ".join([", ".join(self.words[:-1]), self.words[-1]])
+
+    def problems(self, value: object, vocab_size: int) -> Iterator[Problem]:
+        if not isinstance(value, str):
+            yield Problem("", json_words.kind(value))
+        elif value not in self.words:
+            yield Problem("", "another word")
+
+
+@dataclass(frozen=True, slots=True)
 class Texts:
     """At most ``max_count`` strings of 1 to ``max_bytes`` bytes each."""
 

@@ -25,7 +25,9 @@ from gateway.parameter_kinds import (
     Texts,
     TokenIds,
     Variables,
+    Word,
 )
+from gateway.reasoning import effort
 from gateway.text.chat_template import GIVEN
 from gateway.tools.functions import AUTO, TOOL_CHOICE, TOOLS, Freedom, Function, ToolChoice
 
@@ -102,6 +104,9 @@ TABLE: tuple[Parameter, ...] = (
     Parameter("tool_choice", Choice(), AUTO, "whether it calls any", Call.CHAT),
     Parameter("parallel_tool_calls", Boolean(), True, "allows several calls in one answer", Call.CHAT),
     Parameter(VARIABLES, Variables(max_count=64, taken=GIVEN), {}, "more names for the chat template", Call.CHAT),
+    Parameter("reasoning_effort", Word(effort.EFFORTS), None, "how much the model is to reason", Call.CHAT),
+    Parameter("separate_reasoning", Boolean(), True, "tells reasoning apart from the answer", Call.CHAT),
+    Parameter("include_reasoning", Boolean(), True, "sends reasoning that is told apart", Call.CHAT),
     Parameter("adapter", Text(max_bytes=256), "", "fine-tuned weights", served=("",)),
 )
 
@@ -152,6 +157,14 @@ class Parameters:
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    reasoning_effort: str | None = None
+    separate_reasoning: bool = True
+    include_reasoning: bool = True
+
+    @property
+    def template_variables(self) -> Mapping[str, Any]:
+        """More names for the chat template: the caller's own go before those of an effort."""
+        return {**effort.variables_of(self.reasoning_effort), **self.chat_template_kwargs}
 
 
 _USED = frozenset(Parameters.__dataclass_fields__)

@@ -47,6 +47,8 @@ class Prompt(NamedTuple):
     """The text that was tokenized; None for a prompt of token ids."""
     name: str = PROMPT
     """How problems name it: one of several by its place, as ``prompt[2]``."""
+    continues: str | None = None
+    """The text of the message that a conversation is to go on with; None where it opens a new one."""
 
 
 def check_size(size: int, max_bytes: int) -> None:
@@ -175,10 +177,11 @@ async def from_messages(
     Raises:
         InvalidRequest: there is no message, a role is unknown, the template refuses, or the text is too long.
     """
-    text = await asyncio.to_thread(
+    text, last = await asyncio.to_thread(
         _rendered, model, messages, max_bytes, continue_final_message, tools, variables or {}
     )
-    return Prompt(await _encoded(model, text, add_special_tokens=False), text)
+    ids = await _encoded(model, text, add_special_tokens=False)
+    return Prompt(ids, text, continues=last if continue_final_message else None)
 
 
 def _rendered(
@@ -188,7 +191,8 @@ def _rendered(
     continue_final_message: bool,
     tools: Sequence[Function],
     variables: Mapping[str, Any],
-) -> str:
+) -> tuple[str, str]:
+    """A conversation's text, and that of its last message."""
     conversation = list(messages)
     if not conversation:
         raise InvalidRequest({PROMPT: "empty, at least one message is needed"})
@@ -206,7 +210,7 @@ def _rendered(
     except ChatTemplateError as error:
         raise InvalidRequest({PROMPT: str(error)}) from error
     _check_text(text, max_bytes)
-    return text
+    return text, conversation[-1]["content"]
 
 
 def token_budget(model: ServedModel, prompt: Prompt, parameters: Parameters, default_max_tokens: int) -> int:

@@ -23,6 +23,7 @@ from gateway.models import ServedModel
 from gateway.naming import named, own_name
 from gateway.parameters import VARIABLES, Call, Parameters, validate
 from gateway.prompts import PROMPT, Prompt
+from gateway.reasoning.thinking import Thinking, thinking_of
 from gateway.routing import Router
 from gateway.settings import GatewaySettings
 from gateway.tenancy.gate import Caller, Gate
@@ -48,6 +49,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         self._max_prompt_bytes = settings.max_prompt_bytes
         self._default_max_tokens = settings.default_max_tokens
         self._tool_parser = settings.tool_parser
+        self._reasoning_parser = settings.reasoning_parser
         self._metrics = metrics
         self._migrations = migrations
         self._gate = gate
@@ -83,9 +85,10 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         ):
             model = self._router.model(request.model)
             parameters = validate(Call.CHAT, given_parameters(request), model.vocab_size)
-            prompt = await self._conversation(model, request, parameters.tools, parameters.chat_template_kwargs)
+            prompt = await self._conversation(model, request, parameters.tools, parameters.template_variables)
             header = _header(model, parameters.request_id)
-            task = self._generation(header, model, prompt, parameters, context, caller)
+            thinking = thinking_of(model, prompt, parameters, self._reasoning_parser)
+            task = self._generation(header, model, prompt, parameters, context, caller, thinking)
             calls: dict[int, CallCollector] = {}
             async with runs.running(task, caller, self._migrations, self._metrics.grpc) as pieces:
                 async for piece in pieces:
@@ -173,6 +176,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         parameters: Parameters,
         context: Context,
         caller: Caller,
+        thinking: Thinking | None = None,
     ) -> Generation:
         default = caller.default_max_tokens(self._default_max_tokens)
         max_tokens = prompts.token_budget(model, prompt, parameters, default)
@@ -185,6 +189,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             arrived=caller.arrived,
             remaining=context.time_remaining,
             calling=calling_of(model, parameters, self._tool_parser),
+            thinking=thinking,
             tenant=caller.tenant,
         )
         runs.admit(caller, [task])

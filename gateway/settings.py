@@ -11,8 +11,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode
 
 from gateway.prefix_lookup import ANSWER_SECONDS
+from gateway.reasoning import marks
 from gateway.routing_cost import PREFIX_WEIGHT
-from gateway.tools.families import ParserName
+from gateway.tools import families
 from service import model_settings
 from service.channels import TlsFiles
 from service.model_settings import (
@@ -41,7 +42,12 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
         None
     )
     tool_parser: Annotated[
-        ParserName, Field(description="syntax of the models' tool calls; auto: by the words of their chat templates")
+        families.ParserName,
+        Field(description="syntax of the models' tool calls; auto: by the words of their chat templates"),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        marks.ParserName,
+        Field(description="marks around the models' reasoning; auto: by the words of their chat templates"),
     ] = "auto"
     default_max_tokens: Annotated[
         int, Field(ge=1, description="tokens generated when a request does not say, cut at the context's end")

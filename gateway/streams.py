@@ -1,9 +1,10 @@
 """Worker messages become pieces of text. Pure: no network, and time comes in as an argument.
 
-    worker tokens -> detokenizer -> stop strings -> calls of tools, where there are tools -> pieces
+    worker tokens -> detokenizer -> reasoning -> stop strings -> calls of tools -> pieces
+                                  (told apart)   (of content)    (where there are tools)
 
 The texts of a sample's pieces, concatenated, are its whole text: the decoded tokens, up to a stop string, without the
-token that stopped it and without calls.
+token that stopped it, without calls and without reasoning.
 """
 
 import enum
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gateway.logprobs import LogprobReader, TokenLogprobs
+from gateway.reasoning.reader import ReasoningReader
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.stops import StopScanner
 from gateway.tools.reader import CallPiece, CallReader
@@ -37,6 +39,7 @@ class Usage:
     Attributes:
         migrations: times another worker went on with it.
         paused_seconds: from the loss of a worker to the first message of the next, summed.
+        reasoning_tokens: of those generated, the reasoning that was told apart, its marks included.
     """
 
     prompt_tokens: int
@@ -50,6 +53,7 @@ class Usage:
     max_batch: int = 0
     migrations: int = 0
     paused_seconds: float = 0.0
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Piece:
         logprobs: one entry per new token, when asked for.
         prompt_logprobs: one entry per token of the prompt after its first, when asked for; in the first piece.
         calls: news of the calls that the sample makes. Their text is no part of ``text``.
+        reasoning: new text of its reasoning, which is no part of ``text`` either and comes before it.
     """
 
     index: int
@@ -80,6 +85,7 @@ class Piece:
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     calls: tuple[CallPiece, ...] = ()
+    reasoning: str = ""
 
 
 _REASONS = {
@@ -99,6 +105,7 @@ class SampleStream:
         scanner: of the request's stop strings; None where it has none.
         reader: of log-probabilities.
         calls: reads calls of tools; None where the text has none.
+        reasoning: tells reasoning apart; None where all text is content.
 
     Attributes:
         tokens: all that came, up to the finish.
@@ -113,6 +120,7 @@ class SampleStream:
         scanner: StopScanner | None,
         reader: LogprobReader,
         calls: CallReader | None = None,
+        reasoning: ReasoningReader | None = None,
     ) -> None:
         self.index = index
         self.tokens = array("I")
@@ -122,6 +130,8 @@ class SampleStream:
         self._scanner = scanner
         self._reader = reader
         self._calls = calls
+        self._reasoning = reasoning
+        self._reasoning_tokens = 0
         self._cached_tokens = 0
         self._queue_seconds = 0.0
         self._first_token_seconds = 0.0
@@ -162,7 +172,7 @@ class SampleStream:
             # The token that stops a sample is one of its tokens, but as little a part of its text as a stop string is.
             if position == last and token == stop_token:
                 break
-            text, stop = self._scan(self._detokenizer.push_one(token))
+            text, stop = self._scan(self._content(self._detokenizer.push_one(token)))
             texts.append(self._read(text))
             if stop is not None:
                 texts.append(self._finish(FinishReason.STOP, stop, self._usage(None, seconds)))
@@ -188,20 +198,34 @@ class SampleStream:
         logprobs = self._reader.read(message.logprobs[: len(ids)], stop_token) if message.logprobs else ()
         prompt = self._reader.read(message.started.prompt_logprobs) if message.HasField("started") else ()
         calls = () if self._calls is None else self._calls.take()
-        return Piece(self.index, "".join(texts), tuple(ids), self.finish, logprobs, prompt, calls)
+        reasoning = "" if self._reasoning is None else self._reasoning.take()
+        return Piece(self.index, "".join(texts), tuple(ids), self.finish, logprobs, prompt, calls, reasoning)
 
     def _end(self, finished: worker_pb2.Finished, seconds: float) -> str:
         """Set the finish that the worker tells; returns the text held back until now."""
         if finished.reason not in _REASONS:
             raise ValueError(f"the worker ended a sample with reason {finished.reason}")
+        text = self._content(self._detokenizer.finish())
+        if self._reasoning is not None:
+            text += self._reasoning.finish()
         usage = self._usage(finished.stats, seconds)
-        text, stop = self._scan(self._detokenizer.finish())
+        text, stop = self._scan(text)
         if stop is not None:
             return self._read(text) + self._finish(FinishReason.STOP, stop, usage)
         stop_reason = str(finished.stop_token_id) if finished.HasField("stop_token_id") else ""
         held = "" if self._scanner is None else self._scanner.finish()
         text = self._read(text + held)
         return text + self._finish(_REASONS[finished.reason], stop_reason, usage)
+
+    def _content(self, text: str) -> str:
+        """What of a text is no reasoning."""
+        if self._reasoning is None:
+            return text
+        reasoned = self._reasoning.reasons
+        text = self._reasoning.push(text)
+        if reasoned or self._reasoning.reasons:
+            self._reasoning_tokens = len(self.tokens)
+        return text
 
     def _scan(self, text: str) -> tuple[str, str | None]:
         """What of a text no stop string can cut any more, and the one that ended it."""
@@ -229,6 +253,7 @@ class SampleStream:
             total_seconds=seconds,
             migrations=self._migrations,
             paused_seconds=self._paused_seconds,
+            reasoning_tokens=self._reasoning_tokens,
         )
         if stats is None:
             return usage

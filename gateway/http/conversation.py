@@ -11,7 +11,10 @@ from gateway.text.call_arguments import read_arguments
 # Newer names that clients use, and the role that templates know for them.
 ROLES = {"developer": "system"}
 
-_TEXTS = ("name", "tool_call_id", "reasoning_content")
+# Both names that servers of OpenAI's API tell reasoning by.
+REASONING = ("reasoning_content", "reasoning")
+
+_TEXTS = ("name", "tool_call_id", *REASONING)
 _OTHER_PARTS = ("image_url", "input_audio", "video_url", "file")
 
 
@@ -48,7 +51,7 @@ def _message(at: str, message: Any) -> dict[str, Any]:
 def _content(at: str, message: Mapping[str, Any], calls: Any) -> str:
     """The text of a message; parts are joined by line breaks, as most servers do. A refusal stands in its own field."""
     content = message.get("content")
-    if content is None and calls:
+    if content is None and (calls or any(message.get(name) is not None for name in REASONING)):
         return ""
     if content is None:
         content = message.get("refusal")

@@ -42,7 +42,6 @@ NOT_ASKED: Mapping[str, tuple[object, ...]] = {
     "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": (["text"],),
-    "reasoning_effort": (),
     "suffix": ("",),
     "verbosity": ("medium",),
     "web_search_options": (),

@@ -32,6 +32,7 @@ from gateway.http.surface import Surface
 from gateway.models import ServedModel
 from gateway.parameters import Call, Parameters, validate
 from gateway.prompts import PROMPT, Prompt
+from gateway.reasoning.thinking import thinking_of
 from gateway.tenancy.gate import Caller
 from gateway.tools.calling import calling_of
 from service.errors import ServiceError
@@ -152,7 +153,7 @@ class _Answer:
                 max_bytes,
                 continue_final_message=given.continue_final_message,
                 tools=parameters.tools,
-                variables=parameters.chat_template_kwargs,
+                variables=parameters.template_variables,
             )
         ]
 
@@ -161,7 +162,8 @@ class _Answer:
         if answers > MAX_ANSWERS:
             raise InvalidRequest({PROMPT: f"{answers} answers found, allowed are at most {MAX_ANSWERS} to all prompts"})
         default = self._caller.default_max_tokens(self._surface.settings.default_max_tokens)
-        calling = calling_of(model, parameters, self._surface.settings.tool_parser)
+        settings, chats = self._surface.settings, self._shape.call is Call.CHAT
+        calling = calling_of(model, parameters, settings.tool_parser)
         return [
             Generation(
                 request_id=self._request_id if len(found) == 1 else f"{self._request_id}-{number}",
@@ -172,6 +174,7 @@ class _Answer:
                 arrived=self._arrived,
                 remaining=_no_deadline,
                 calling=calling,
+                thinking=thinking_of(model, prompt, parameters, settings.reasoning_parser) if chats else None,
                 tenant=self._caller.tenant,
             )
             for number, prompt in enumerate(found)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gateway.http.conversation import REASONING
 from gateway.http.shapes import FINISH_REASONS, Shape
 
 Schema = dict[str, Any]
@@ -14,6 +15,11 @@ _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 def _object(**properties: Schema) -> Schema:
     """An object with all of these fields; a later version may add others."""
     return {"type": "object", "properties": properties, "required": [*properties]}
+
+
+def _with(schema: Schema, **properties: Schema) -> Schema:
+    """An object that may have these fields too."""
+    return {**schema, "properties": {**schema["properties"], **properties}}
 
 
 def _array(items: Schema) -> Schema:
@@ -36,7 +42,7 @@ _COMPLETION_LOGPROBS = _object(
     top_logprobs=_array({"type": ["object", "null"]}),
     text_offset=_array(_COUNT),
 )
-_MESSAGE = _object(role={"const": "assistant"}, content=_TEXT_OR_NULL)
+_MESSAGE = _with(_object(role={"const": "assistant"}, content=_TEXT_OR_NULL), **dict.fromkeys(REASONING, _TEXT))
 _HEAD = {"id": _TEXT, "created": _COUNT, "model": _TEXT, "system_fingerprint": _TEXT}
 _END = {"finish_reason": {"enum": [*FINISH_REASONS.values(), None]}, "stop_reason": _TEXT_OR_NULL}
 
@@ -47,11 +53,14 @@ def _answer(name: str, usage: Schema, choice: Schema) -> Schema:
 
 SCHEMAS: dict[str, Schema] = {
     "Error": _object(error=_object(message=_TEXT, type=_TEXT, param=_TEXT_OR_NULL, code=_TEXT_OR_NULL)),
-    "Usage": _object(
-        prompt_tokens=_COUNT,
-        completion_tokens=_COUNT,
-        total_tokens=_COUNT,
-        prompt_tokens_details=_object(cached_tokens=_COUNT),
+    "Usage": _with(
+        _object(
+            prompt_tokens=_COUNT,
+            completion_tokens=_COUNT,
+            total_tokens=_COUNT,
+            prompt_tokens_details=_object(cached_tokens=_COUNT),
+        ),
+        completion_tokens_details=_object(reasoning_tokens=_COUNT),
     ),
     "Model": _object(
         id=_TEXT,

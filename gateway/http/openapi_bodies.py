@@ -6,7 +6,8 @@ from typing import Any
 
 from gateway.http import fields, formats
 from gateway.http.completion_prompts import MAX_PROMPTS
-from gateway.parameter_kinds import Biases, Boolean, Integer, Kind, Number, Text, Texts, TokenIds, Variables
+from gateway.http.conversation import REASONING
+from gateway.parameter_kinds import Biases, Boolean, Integer, Kind, Number, Text, Texts, TokenIds, Variables, Word
 from gateway.parameters import BY_NAME, Call, Parameter
 from gateway.tools.functions import MAX_FUNCTIONS
 
@@ -52,7 +53,7 @@ _MESSAGE = _object(
     {
         "content": {"anyOf": [_TEXT, {"type": "array", "items": _PART}]},
         "name": _TEXT,
-        "reasoning_content": _TEXT,
+        **dict.fromkeys(REASONING, _TEXT),
         "tool_call_id": _TEXT,
         "tool_calls": {"type": "array", "items": _CALL},
     },
@@ -168,6 +169,8 @@ def schema_of(kind: Kind) -> Schema:
             return dict(_FLAG)
         case Text():
             return {"type": "string", "minLength": min(1, kind.min_bytes), "maxLength": kind.max_bytes}
+        case Word():
+            return {"enum": [*kind.words]}
         case Texts():
             element = schema_of(Text(kind.max_bytes, min_bytes=1))
             return {"type": "array", "items": element, "maxItems": kind.max_count}

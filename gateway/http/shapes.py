@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from gateway.http.call_shapes import call_deltas, whole_call
+from gateway.http.conversation import REASONING
 from gateway.http.logprob_shapes import characters, chat_logprobs, completion_logprobs
 from gateway.logprobs import TokenLogprobs
 from gateway.parameters import Call
@@ -40,8 +41,8 @@ class Shape(Protocol):
     chunk: str
     """Name of the object that holds a piece of it."""
 
-    def said(self, text: str, calls: Sequence[WholeCall]) -> dict[str, Any]:
-        """A choice's whole text and calls."""
+    def said(self, text: str, calls: Sequence[WholeCall], reasoning: str) -> dict[str, Any]:
+        """A choice's whole text, calls and reasoning."""
         ...
 
     def added(self, piece: Piece, *, first: bool) -> dict[str, Any]:
@@ -62,19 +63,23 @@ class ChatShape:
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
 
-    def said(self, text: str, calls: Sequence[WholeCall]) -> dict[str, Any]:
+    def said(self, text: str, calls: Sequence[WholeCall], reasoning: str) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if calls or reasoning:
+            message["content"] = text or None
         if calls:
-            message |= {"content": text or None, "tool_calls": [whole_call(call) for call in calls]}
-        return {"message": message}
+            message["tool_calls"] = [whole_call(call) for call in calls]
+        return {"message": message | reasoned(reasoning)}
 
     def added(self, piece: Piece, *, first: bool) -> dict[str, Any]:
         text = piece.text
         delta: dict[str, Any] = {"role": "assistant", "content": text} if first else {"content": text} if text else {}
         if piece.calls and (calls := call_deltas(piece.calls)):
             delta["tool_calls"] = calls
-            if first:
-                delta["content"] = text or None
+        if piece.reasoning:
+            delta |= reasoned(piece.reasoning)
+        if first and len(delta) > 2:  # more than role and content
+            delta["content"] = text or None
         return {"delta": delta}
 
     def logprobs(self, entries: Sequence[TokenLogprobs], offset: int) -> dict[str, Any]:
@@ -90,7 +95,7 @@ class CompletionShape:
     whole = "text_completion"
     chunk = "text_completion"
 
-    def said(self, text: str, calls: Sequence[WholeCall]) -> dict[str, Any]:
+    def said(self, text: str, calls: Sequence[WholeCall], reasoning: str) -> dict[str, Any]:
         return {"text": text}
 
     def added(self, piece: Piece, *, first: bool) -> dict[str, Any]:
@@ -113,6 +118,7 @@ class Totals:
     """Usage over all choices: a prompt counts once, however many answers it got, and a migration of all as one."""
 
     completion_tokens: int = 0
+    _reasoning_tokens: int = 0
     _migrations: int = 0
     _paused_seconds: float = 0.0
     _prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -120,6 +126,7 @@ class Totals:
     def add(self, prompt: int, finish: Finish) -> None:
         usage = finish.usage
         self.completion_tokens += usage.completion_tokens
+        self._reasoning_tokens += usage.reasoning_tokens
         self._migrations = max(self._migrations, usage.migrations)
         self._paused_seconds = max(self._paused_seconds, usage.paused_seconds)
         self._prompts[prompt] = (usage.prompt_tokens, usage.cached_tokens)
@@ -128,9 +135,11 @@ class Totals:
         prompt_tokens = sum(tokens for tokens, _ in self._prompts.values())
         # No part of OpenAI's API, and seldom there.
         migrated = {"migrations": self._migrations, "paused_seconds": self._paused_seconds} if self._migrations else {}
+        reasoned = {"completion_tokens_details": {"reasoning_tokens": self._reasoning_tokens}}
         return {
             **migrated,
             **_tokens(prompt_tokens, self.completion_tokens),
+            **(reasoned if self._reasoning_tokens else {}),
             "prompt_tokens_details": {"cached_tokens": sum(cached for _, cached in self._prompts.values())},
         }
 
@@ -159,7 +168,8 @@ class Chunks:
         """The chunk of a part; None when it holds nothing to say yet."""
         piece = part.piece
         self._count(part)
-        if not piece.text and not piece.logprobs and piece.finish is None and not _tells_calls(piece):
+        said = piece.text or piece.reasoning
+        if not said and not piece.logprobs and piece.finish is None and not _tells_calls(piece):
             return None
         first = part.choice not in self._offsets
         offset = self._offsets.get(part.choice, 0)
@@ -193,6 +203,15 @@ def _tokens(prompt: int, completion: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
+def reasoned(text: str) -> dict[str, str]:
+    """Reasoning as a message and a delta have it: nothing where there is none.
+
+    It is no part of OpenAI's API. DeepSeek's has the first name and SGLang with it, vLLM gave it up for the second, and
+    clients read the one or the other.
+    """
+    return dict.fromkeys(REASONING, text) if text else {}
+
+
 def _tells_calls(piece: Piece) -> bool:
     """Whether a piece has news of calls; that one is complete is none, for chunks do not say it."""
     return any(call.complete is None for call in piece.calls)
@@ -201,12 +220,14 @@ def _tells_calls(piece: Piece) -> bool:
 def whole_of(shape: Shape, head: Head, parts: Iterable[Part]) -> dict[str, Any]:
     """The whole answer, from all parts of all its choices in any order between choices."""
     texts: dict[int, list[str]] = {}
+    reasonings: dict[int, list[str]] = {}
     calls: dict[int, list[CallPiece]] = {}
     logprobs: dict[int, list[TokenLogprobs]] = {}
     ends: dict[int, Finish] = {}
     totals = Totals()
     for part in parts:
         texts.setdefault(part.choice, []).append(part.piece.text)
+        reasonings.setdefault(part.choice, []).append(part.piece.reasoning)
         calls.setdefault(part.choice, []).extend(part.piece.calls)
         logprobs.setdefault(part.choice, []).extend(part.piece.logprobs)
         if part.piece.finish is not None:
@@ -215,7 +236,7 @@ def whole_of(shape: Shape, head: Head, parts: Iterable[Part]) -> dict[str, Any]:
     choices = [
         {
             "index": choice,
-            **shape.said("".join(texts[choice]), CallCollector().add(calls[choice])),
+            **shape.said("".join(texts[choice]), CallCollector().add(calls[choice]), "".join(reasonings[choice])),
             "logprobs": shape.logprobs(logprobs[choice], 0) if logprobs[choice] else None,
             **_ended(ends[choice]),
         }

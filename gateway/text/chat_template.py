@@ -71,6 +71,10 @@ class ChatTemplate:
         """The template that renders conversations with tools; empty without one."""
         return self._sources.get("tool_use", self._sources.get("default", ""))
 
+    def says(self, words: str) -> bool:
+        """Whether any of the templates holds these words."""
+        return any(words in source for source in self._sources.values())
+
     def render(
         self,
         messages: Sequence[Message],

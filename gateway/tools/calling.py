@@ -1,6 +1,5 @@
 """What a request with tools needs: a parser per answer, and the grammar that makes the model call where it must."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,11 +7,10 @@ from gateway.errors import InvalidRequest
 from gateway.grammars import Grammar
 from gateway.models import ServedModel
 from gateway.parameters import Parameters
-from gateway.text.tokenizer import Tokenizer
 from gateway.tools.families import Family, ParserName, family_of
 from gateway.tools.functions import TOOLS, Freedom, Function
 from gateway.tools.reader import CallReader
-from gateway.tools.structure import ANY_ARGUMENTS, Spelling, json_rule
+from gateway.tools.structure import ANY_ARGUMENTS, Spelling, nested_rule
 
 # A small model that may always add another call never ends.
 MAX_CALLS = 16
@@ -54,20 +52,15 @@ def calling_of(model: ServedModel, parameters: Parameters, setting: ParserName) 
     if family is None:
         raise InvalidRequest({TOOLS: "this model's chat template shows no syntax of calls that is read here"})
     functions = [one for one in parameters.tools if choice.only is None or one.name in choice.only]
-    special = _special_ids(model.tokenizer, family.marks)
+    spelling = Spelling.of(model.tokenizer, family.marks)
     most = 1 if choice.once or not parameters.parallel_tool_calls else None
     return Calling(
         family,
         frozenset(function.name for function in functions),
         most,
-        _grammar(family, functions, parameters, Spelling(special)),
-        frozenset(special.values()),
+        _grammar(family, functions, parameters, spelling),
+        frozenset(spelling.special_ids.values()),
     )
-
-
-def _special_ids(tokenizer: Tokenizer, marks: Sequence[str]) -> dict[str, int]:
-    ids = {mark: tokenizer.id_of(mark) for mark in marks}
-    return {mark: id_ for mark, id_ in ids.items() if id_ is not None and id_ in tokenizer.special_ids}
 
 
 def _grammar(
@@ -84,7 +77,7 @@ def _grammar(
         functions = [one if one.strict else replace(one, parameters=ANY_ARGUMENTS) for one in functions]
     if answer is not None:
         start = "start: calls | answer"
-        return _lark(answer.parameter, start, _answer(answer), *family.rules(functions, most, spelling))
+        return _lark(answer.parameter, start, nested_rule("answer", answer), *family.rules(functions, most, spelling))
     if family.led is None:
         start = f'start: calls | PLAIN | ""\nPLAIN: /{family.plain}/'
         return _lark(TOOLS, start, *family.rules(functions, most, spelling))
@@ -94,24 +87,3 @@ def _grammar(
 
 def _lark(parameter: str, *rules: str) -> Grammar:
     return Grammar("lark", "\n".join(rules), parameter)
-
-
-def _answer(grammar: Grammar) -> str:
-    """The rule of an answer without calls, where the model is free to give one."""
-    match grammar.notation:
-        case "json_schema":
-            return json_rule("answer", grammar.source)
-        case "json_object":
-            return json_rule("answer", {"type": "object"})
-        case "regex":
-            return f"answer: /{_ESCAPED.sub(_in_slashes, grammar.source)}/"
-        case "lark":
-            return f"answer: %lark {{\n{grammar.source}\n}}"
-
-
-# What ends an expression between slashes, where no backslash stands before it.
-_ESCAPED = re.compile(r"\\.|[/\n]", re.DOTALL)
-
-
-def _in_slashes(found: re.Match[str]) -> str:
-    return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(found[0], found[0])

@@ -1,18 +1,22 @@
 """Pieces of the Lark grammars that make a model call: JSON as the worker's compiler writes it, in a family's syntax."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from gateway.grammars import quoted
+from gateway.grammars import Grammar, quoted
 from gateway.schemas import closed
+from gateway.text.tokenizer import Tokenizer
 from gateway.tools.functions import Function
 
 NEW_LINE = "\n"
 
 # The rule of a text that leads to a call.
 LEAD = "lead"
+
+ANY_TEXT = r"TEXT: /(.|\n)*/"
 
 # As models write it, on one line: where any white space may stand, a small model writes it for ever.
 JSON_STYLE: Mapping[str, Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -36,18 +40,26 @@ class Spelling:
     special_ids: Mapping[str, int]
     led: str | None = None
 
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, marks: Iterable[str]) -> Self:
+        """How a tokenizer spells marks."""
+        ids = {mark: tokenizer.id_of(mark) for mark in marks}
+        return cls({mark: id_ for mark, id_ in ids.items() if id_ is not None and id_ in tokenizer.special_ids})
+
     def mark(self, mark: str) -> str:
         """A mark of the family's syntax."""
         return LEAD if mark == self.led else self._spelled(mark)
 
     def lead_rules(self) -> list[str]:
         """The rules of a text that ends with the first mark in it, and of one that no call follows."""
-        if self.led is None:
-            return []
+        return [] if self.led is None else [self.up_to(LEAD, self.led), "plain: TEXT", ANY_TEXT]
+
+    def up_to(self, name: str, mark: str) -> str:
+        """The rule of a text that ends with the first of a mark in it; beside ``ANY_TEXT``."""
         # No text spells a special token, so there is but one place where the text can end. A mark that is text ends
         # it where it is complete, or what follows could be text too.
-        lazy = "" if self.led in self.special_ids else "[lazy]"
-        return [f"{LEAD}{lazy}: TEXT {self._spelled(self.led)}", "plain: TEXT", r"TEXT: /(.|\n)*/"]
+        lazy = "" if mark in self.special_ids else "[lazy]"
+        return f"{name}{lazy}: TEXT {self._spelled(mark)}"
 
     def _spelled(self, mark: str) -> str:
         id_ = self.special_ids.get(mark)
@@ -58,6 +70,27 @@ def json_rule(name: str, schema: Mapping[str, Any] | str) -> str:
     """A rule for JSON of a schema, which is a document or its text."""
     document = json.loads(schema) if isinstance(schema, str) else schema
     return f"{name}: %json {json.dumps({'x-guidance': JSON_STYLE, **document})}"
+
+
+def nested_rule(name: str, grammar: Grammar) -> str:
+    """A rule for the texts of a grammar."""
+    match grammar.notation:
+        case "json_schema":
+            return json_rule(name, grammar.source)
+        case "json_object":
+            return json_rule(name, {"type": "object"})
+        case "regex":
+            return f"{name}: /{_ESCAPED.sub(_in_slashes, grammar.source)}/"
+        case "lark":
+            return f"{name}: %lark {{\n{grammar.source}\n}}"
+
+
+# What ends an expression between slashes, where no backslash stands before it.
+_ESCAPED = re.compile(r"\\.|[/\n]", re.DOTALL)
+
+
+def _in_slashes(found: re.Match[str]) -> str:
+    return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(found[0], found[0])
 
 
 def arguments(place: int) -> str:
