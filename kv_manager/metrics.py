@@ -130,24 +130,28 @@ class MetricsServer:
         return f"{host}:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Stop listening."""
+        """Stop listening. Nobody waits for requests under way, whose client may be slow to ask or to read."""
         if self._server is not None:
             self._server.close()
-            await self._server.wait_closed()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Drained is then sent: what a client does not read is neither kept for it nor waited for.
+        writer.transport.set_write_buffer_limits(0)
         try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_TIMEOUT_SECONDS)
-            if head.split(b" ", 2)[:2] == [b"GET", b"/metrics"]:
-                status, kind, body = "200 OK", CONTENT_TYPE_LATEST, generate_latest(self._registry)
-            else:
-                status, kind, body = "404 Not Found", "text/plain; charset=utf-8", b"only GET /metrics is served here\n"
-            start = (
-                f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            )
-            writer.write(start.encode() + body)
-            await writer.drain()
+            async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._response(head))
+                await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
             logger.debug("a metrics request was not answered: %s", error)
+            writer.transport.abort()
         finally:
             writer.close()
+
+    def _response(self, head: bytes) -> bytes:
+        if head.split(b" ", 2)[:2] == [b"GET", b"/metrics"]:
+            status, kind, body = "200 OK", CONTENT_TYPE_LATEST, generate_latest(self._registry)
+        else:
+            status, kind, body = "404 Not Found", "text/plain; charset=utf-8", b"only GET /metrics is served here\n"
+        start = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        return start.encode() + body
