@@ -6,6 +6,7 @@ then, as the gateway saw it, and have at least 5 to come.
 """
 
 import asyncio
+import contextlib
 import json
 import random
 import signal
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import grpc.aio
 import pytest
 from byte_vocabulary import byte_tokenizer
-from heard_streams import SIZES, Heard, generating, listen, wanted, workers_ready
+from heard_streams import SIZES, AllEnded, Heard, generating, listen, wanted, workers_ready
 from processes import ServiceProcess
 from standing_fleet import StandingFleet
 from tiny_checkpoints import tiny_checkpoint
@@ -33,6 +34,8 @@ ENDED_AT = (4 * EDGE, OUTPUT // 5)
 # For all the streams on one worker, of blocks of 16.
 NUM_BLOCKS = STREAMS * -(-(PROMPT + OUTPUT) // 16)
 SEED = 20_261_130
+# How often a round is played whose streams were elsewhere when their worker ended: one may begin when others are over.
+TRIES = 5
 
 
 class Pause(NamedTuple):
@@ -71,10 +74,12 @@ class Rounds:
 
     Attributes:
         pauses: of every stream that had one, in seconds.
+        causes: of the same, as the gateway's log tells them.
     """
 
     def __init__(self, fleet: StandingFleet, gateway: gateway_pb2_grpc.GatewayServiceStub) -> None:
         self.pauses: list[float] = []
+        self.causes: list[str] = []
         self._fleet = fleet
         self._gateway = gateway
         self._requests = requests()
@@ -87,7 +92,21 @@ class Rounds:
         self._alone = [await listen(self._gateway, one, Heard()) for one in self._requests[: STREAMS // 2]] * 2
 
     async def play(self, place: int, by: signal.Signals) -> None:
-        """One round; both workers run again after it."""
+        """One round in which all of a worker's streams were in their middle when it ended."""
+        for _ in range(TRIES):
+            pauses, told = await self._try(place, by)
+            if len(told) == len(pauses) == ON_EACH and all(EDGE <= one.tokens <= OUTPUT - EDGE for one in told):
+                self.pauses += pauses
+                self.causes += [pause.cause for pause in told]
+                return
+        raise AssertionError(f"{told}\n{self._fleet.gateway.process.tail(60)}")
+
+    async def _try(self, place: int, by: signal.Signals) -> tuple[list[float], list[Pause]]:
+        """End a worker under the streams, each of which gives what it gives alone; both workers run again after it.
+
+        Returns:
+            The pauses that clients were told of, and those that the gateway's log tells.
+        """
         heard = [Heard() for _ in self._requests]
         victim = self._fleet.workers[place]
         gateway = self._fleet.gateway.process
@@ -98,37 +117,37 @@ class Rounds:
                 asyncio.create_task(listen(self._gateway, request, one))
                 for request, one in zip(self._requests, heard, strict=True)
             ]
-            await progress.reaches(tokens, streams, heard, EDGE)
-            # A busy gateway reads well behind it: it waits where it is until that was heard.
-            victim.process.signal(signal.SIGSTOP)
-            await elsewhere.others_heard(tokens, streams, heard)
+            with contextlib.suppress(AllEnded):
+                await progress.reaches(tokens, streams, heard, EDGE)
+                # A busy gateway reads well behind it: it waits where it is until that was heard.
+                victim.process.signal(signal.SIGSTOP)
+                await elsewhere.others_heard(tokens, streams, heard)
             victim.process.signal(by)
             victim.process.signal(signal.SIGCONT)
         await asyncio.gather(*streams)
         status = await asyncio.to_thread(victim.process.process.wait)
         assert status == (0 if by is signal.SIGTERM else -by)
+        pauses = []
         for one, lone in zip(heard, self._alone, strict=True):
             one.check(lone)
             (usage,) = one.usages.values()
             if usage.migrations:
                 assert usage.migrations == 1
-                self.pauses.append(usage.paused_seconds)
+                pauses.append(usage.paused_seconds)
         await asyncio.to_thread(victim.start)
         await workers_ready(self._gateway, 2)
         # Where the gateway was with each stream when it heard of the end.
-        cuts = [pause.tokens for pause in pauses_of(gateway)[paused_before:]]
-        assert len(cuts) == ON_EACH, gateway.tail(60)
-        assert all(EDGE <= tokens <= OUTPUT - EDGE for tokens in cuts), cuts
+        return pauses, pauses_of(gateway)[paused_before:]
 
 
-async def play(fleet: StandingFleet, ends: Sequence[signal.Signals]) -> list[float]:
-    """A round per signal, both workers in turn. Returns the pauses in seconds."""
+async def play(fleet: StandingFleet, ends: Sequence[signal.Signals]) -> Rounds:
+    """A round per signal, both workers in turn."""
     async with grpc.aio.insecure_channel(fleet.gateway.address) as channel:
         rounds = Rounds(fleet, gateway_pb2_grpc.GatewayServiceStub(channel))
         await rounds.learn()
         for number, by in enumerate(ends):
             await rounds.play(number % 2, by)
-        return rounds.pauses
+        return rounds
 
 
 @pytest.mark.parametrize(
@@ -139,13 +158,12 @@ async def play(fleet: StandingFleet, ends: Sequence[signal.Signals]) -> list[flo
     ],
 )
 def test_no_stream_is_lost_to_a_worker_that_ends(fleet: StandingFleet, kills: int) -> None:
-    before = len(pauses_of(fleet.gateway.process))
-    pauses = asyncio.run(play(fleet, [*[signal.SIGKILL] * kills, signal.SIGTERM]))
+    rounds = asyncio.run(play(fleet, [*[signal.SIGKILL] * kills, signal.SIGTERM]))
+    pauses = rounds.pauses
     assert len(pauses) == (kills + 1) * ON_EACH
     assert min(pauses) > 0
     killed = pauses[:-ON_EACH]
     cuts = statistics.quantiles(killed, n=100)
     print(f"\n{kills} kills, {len(killed)} pauses: p50 {cuts[49]:.3f} s, p99 {cuts[98]:.3f} s, max {max(killed):.3f} s")
     # Streams that outlive the grace: the worker says that it leaves, and nobody counts it as lost.
-    causes = [pause.cause for pause in pauses_of(fleet.gateway.process)[before:]]
-    assert causes == ["lost"] * len(killed) + ["drained"] * ON_EACH
+    assert rounds.causes == ["lost"] * len(killed) + ["drained"] * ON_EACH

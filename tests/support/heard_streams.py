@@ -19,7 +19,7 @@ from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 
 Request = gateway_pb2.GenerateRequest | gateway_pb2.ChatRequest
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 # Sizes of a tiny checkpoint whose tokens are bytes.
 SIZES = {"vocab_size": VOCAB, "max_position_embeddings": 512, "eos_token_id": END}
 # Of a log-probability: its last bits depend on who else is in a step.
@@ -150,7 +150,7 @@ class Generating:
             heard: by clients of which every one must have heard ``each`` tokens too: one may begin long after the rest.
 
         Raises:
-            AssertionError: all streams ended before; or the error of one that failed, since its tokens may never come.
+            AllEnded: all streams ended before; or the error of one that failed, since its tokens may never come.
         """
         while await _generated(self._worker) < self._before + tokens or any(one.count < each for one in heard):
             _check_running(streams)
@@ -159,15 +159,20 @@ class Generating:
         """Wait until clients have heard so many that this worker cannot have generated.
 
         Raises:
-            AssertionError: as of ``reaches``.
+            AllEnded: as of ``reaches``.
         """
         while sum(one.count for one in heard) - (await _generated(self._worker) - self._before) < tokens:
             _check_running(streams)
 
 
+class AllEnded(Exception):
+    """No stream is left to wait for."""
+
+
 def _check_running(streams: Sequence["asyncio.Task[Heard]"]) -> None:
     ended = [stream.result() for stream in streams if stream.done()]
-    assert len(ended) < len(streams), "all streams ended before the worker"
+    if len(ended) == len(streams):
+        raise AllEnded
 
 
 @asynccontextmanager
