@@ -6,6 +6,7 @@ with ``google.rpc`` details: ``ErrorInfo`` always, ``BadRequest`` for named fiel
 """
 
 import contextlib
+import functools
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -134,7 +135,21 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceErr
     # To be read by interceptors further out: `abort` itself leaves neither in the context.
     context.set_code(error.code)
     context.set_details(status.message)
-    await context.abort(error.code, status.message, tuple(trailing))
+    try:
+        await context.abort(error.code, status.message, tuple(trailing))
+    except grpc.aio.AbortError as ended:
+        context.add_done_callback(functools.partial(_forget_frames, ended))
+        raise
+
+
+def _forget_frames(ended: grpc.aio.AbortError, _: object) -> None:
+    """Let go of what the frames of an ended call hold, the request above all.
+
+    gRPC keeps the error in the call's state and the frames name the call's context: a cycle that would lie there until
+    a collection.
+    """
+    ended.__context__ = None
+    ended.with_traceback(None)
 
 
 class MalformedMessage:
