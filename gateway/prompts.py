@@ -33,8 +33,9 @@ IDS_AT_ONCE = 16384
 # What an answer's message takes beside its text is far below this.
 MAX_TEXT_BYTES = MAX_MESSAGE_BYTES - 4096
 
-# Checked here and not by the template, which may drop an unknown role silently.
-ROLES = ("system", "user", "assistant", "tool")
+# The roles of messages, each by the name that templates know. Checked here and not by the template, which may drop an
+# unknown role silently.
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 Message = Mapping[str, Any]
 
@@ -193,12 +194,13 @@ def _rendered(
     variables: Mapping[str, Any],
 ) -> tuple[str, str]:
     """A conversation's text, and that of its last message."""
-    conversation = list(messages)
-    if not conversation:
-        raise InvalidRequest({PROMPT: "empty, at least one message is needed"})
-    for position, message in enumerate(conversation):
+    conversation: list[Message] = []
+    for position, message in enumerate(messages):
         if message["role"] not in ROLES:
             raise InvalidRequest({f"{PROMPT}[{position}].role": f"unknown, allowed are {', '.join(ROLES)}"})
+        conversation.append({**message, "role": ROLES[message["role"]]})
+    if not conversation:
+        raise InvalidRequest({PROMPT: "empty, at least one message is needed"})
     try:
         text = model.template.render(
             conversation,

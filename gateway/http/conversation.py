@@ -8,9 +8,6 @@ from gateway.errors import InvalidRequest
 from gateway.prompts import PROMPT
 from gateway.text.call_arguments import read_arguments
 
-# Newer names that clients use, and the role that templates know for them.
-ROLES = {"developer": "system"}
-
 # Both names that servers of OpenAI's API tell reasoning by.
 REASONING = ("reasoning_content", "reasoning")
 
@@ -37,7 +34,7 @@ def _message(at: str, message: Any) -> dict[str, Any]:
         raise InvalidRequest({at: f"{json_words.kind(message)} found, allowed is an object"})
     role = _text(f"{at}.role", message.get("role"))
     calls = message.get("tool_calls") or []
-    plain: dict[str, Any] = {"role": ROLES.get(role, role), "content": _content(at, message, calls)}
+    plain: dict[str, Any] = {"role": role, "content": _content(at, message, calls)}
     for name in _TEXTS:
         if message.get(name) is not None:
             plain[name] = _text(f"{at}.{name}", message[name])

@@ -172,7 +172,7 @@ def test_messages_become_what_templates_read() -> None:
         {"role": "tool", "content": "4", "tool_call_id": "c1"},
     ]
     assert list(messages_of({"messages": messages})) == [
-        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": "one\ntwo", "name": "Ada"},
         {
             "role": "assistant",

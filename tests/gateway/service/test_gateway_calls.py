@@ -153,6 +153,9 @@ def test_tokenize_detokenize_and_list(gateway: Any) -> None:
     assert gateway.stub.Detokenize(request).text == tokenized.rendered
     request.skip_special_tokens = True
     assert gateway.stub.Detokenize(request).text == "user:éassistant:"
+    chat.messages[0].role = "developer"
+    developer = gateway.stub.Tokenize(gateway_pb2.TokenizeRequest(chat=chat))
+    assert developer.rendered == "<|turn|>system:é<|turn|>assistant:"
     (model,) = gateway.stub.ListModels(gateway_pb2.ListModelsRequest()).models
     assert (model.id, model.vocab_size, model.ready_workers, model.has_chat_template) == ("bytes", 258, 1, True)
 

@@ -185,3 +185,11 @@ async def test_a_template_that_refuses_is_the_requests_problem(model: ServedMode
         await from_messages(model, [{"role": "user", "content": "refuse me"}], 1000, continue_final_message=False)
     with pytest.raises(InvalidRequest, match="bytes found, allowed are at most 20"):
         await from_messages(model, [{"role": "user", "content": "hi"}], 20, continue_final_message=False)
+
+
+async def test_the_template_knows_a_developer_as_the_system(model: ServedModel) -> None:
+    messages = [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    prompt = await from_messages(model, messages, 1000, continue_final_message=False)
+    assert prompt.text == "<|turn|>system:be brief<|turn|>user:hi<|turn|>assistant:"
+    # The caller's messages are left as they are.
+    assert messages[0]["role"] == "developer"
