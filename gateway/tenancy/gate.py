@@ -212,5 +212,6 @@ def _unauthenticated(*, given: bool) -> ServiceError:
     if given:
         message, reason = "the API key is nobody's", "INVALID_API_KEY"
     else:
-        message, reason = "an API key is needed, as authorization: Bearer KEY or x-api-key: KEY", "MISSING_API_KEY"
+        message = "an API key is needed, as authorization: Bearer KEY, x-api-key: KEY or api-key: KEY"
+        reason = "MISSING_API_KEY"
     return ServiceError(grpc.StatusCode.UNAUTHENTICATED, message, reason=reason)

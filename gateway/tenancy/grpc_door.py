@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from gateway.tenancy.gate import Gate
-from gateway.tenancy.keys import API_KEY, AUTHORIZATION
+from gateway.tenancy.keys import HEADERS
 from gateway.tenancy.tenant import Tenant
 from service.errors import ServiceError, abort
 from service.handlers import Continuation
@@ -40,7 +40,7 @@ class Door(grpc.aio.ServerInterceptor):
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
         if not handler_call_details.method.startswith(OPEN):
             metadata = handler_call_details.invocation_metadata or ()
-            headers = {name: str(value) for name, value in metadata if name in (AUTHORIZATION, API_KEY)}
+            headers = {name: str(value) for name, value in metadata if name in HEADERS}
             try:
                 # A call is one task from here to its end, so what is set here is its own.
                 _tenant.set(self._gate.tenant_of(headers))

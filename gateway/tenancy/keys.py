@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping
 from gateway.tenancy.tenant import Tenant
 
 AUTHORIZATION = "authorization"
-API_KEY = "x-api-key"
+# The second is Azure's.
+API_KEYS = ("x-api-key", "api-key")
+
+HEADERS = (AUTHORIZATION, *API_KEYS)
 
 # Keys are drawn at random by whoever runs the gateway: far below this, and hashing one costs a microsecond.
 MAX_KEY_BYTES = 512
@@ -23,7 +26,7 @@ def key_of(headers: Mapping[str, str]) -> str | None:
     scheme, _, key = headers.get(AUTHORIZATION, "").strip().partition(" ")
     if scheme.lower() == "bearer":
         return key.strip() or None
-    return headers.get(API_KEY, "").strip() or None
+    return next((key for name in API_KEYS if (key := headers.get(name, "").strip())), None)
 
 
 def digest_of(key: str) -> bytes:

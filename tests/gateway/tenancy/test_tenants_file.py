@@ -129,9 +129,12 @@ def test_keys_are_found_by_their_digest() -> None:
         ({"authorization": "Basic k", "x-api-key": "x"}, "x"),
         ({"authorization": "Bearer k", "x-api-key": "x"}, "k"),
         ({"x-api-key": " "}, None),
+        ({"api-key": " a "}, "a"),
+        ({"authorization": "Bearer k", "api-key": "a"}, "k"),
+        ({"x-api-key": "x", "api-key": "a"}, "x"),
     ],
 )
-def test_a_key_is_read_from_either_header(headers: dict[str, str], key: str | None) -> None:
+def test_a_key_is_read_from_any_of_three_headers(headers: dict[str, str], key: str | None) -> None:
     assert key_of(headers) == key
 
 

@@ -163,7 +163,10 @@ def test_no_method_is_served_without_a_key_but_health_and_reflection(gateway: An
 
 def test_a_key_is_taken_in_either_header(gateway: Any) -> None:
     request = gateway_pb2.ListModelsRequest()
-    for metadata in (bearer("plain"), [("authorization", f"bearer  {KEYS['plain']} ")], [("x-api-key", KEYS["plain"])]):
+    for metadata in ((
+        bearer("plain"), [("authorization", f"bearer  {KEYS['plain']} ")],
+        [("x-api-key", KEYS["plain"])], [("api-key", KEYS["plain"])],
+    ):  # fmt: skip
         assert [model.id for model in gateway.stub.ListModels(request, timeout=60, metadata=metadata).models] == [
             "bytes"
         ]
@@ -181,7 +184,8 @@ def test_no_page_is_served_without_a_key_but_health(gateway: Any) -> None:
         assert http.post(path, b"", content_length="1000").status == 401
     assert (http.get("/health").status, http.get("/livez").status) == (200, 200)
     assert http.get("/v1/models", authorization=f"Bearer {KEYS['plain']}").status == 200
-    assert http.get("/v1/models", **{"x-api-key": KEYS["plain"]}).status == 200
+    for header in ("x-api-key", "api-key"):
+        assert http.get("/v1/models", **{header: KEYS["plain"]}).status == 200
     # A page's browser asks first, without a key, and may read what it is refused for.
     origin = {"origin": "https://page.test"}
     asks = b"host: t\r\norigin: https://page.test\r\naccess-control-request-method: GET\r\n"
