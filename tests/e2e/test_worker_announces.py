@@ -1,7 +1,7 @@
 """A real worker process that announces itself to a gateway, by a wildcard address and a DNS name."""
 
+import json
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -17,22 +17,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.model]
 TOKEN = "operators-secret-token"
 
 
-@pytest.fixture
-def free_address() -> str:
-    """Nobody listens there now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def test_a_worker_comes_by_announcing_itself_and_goes_when_it_drains(tmp_path: Path, free_address: str) -> None:
+def test_a_worker_comes_by_announcing_itself_and_goes_when_it_drains(tmp_path: Path) -> None:
     """It has no address of its own in any setting, nor has the gateway one: it listens everywhere, on any port."""
     quiet = ("--metrics=",)
     with (
         ServiceProcess("kv_manager", "--listen=127.0.0.1:0", *quiet) as manager,
         ServiceProcess(
             "gateway",
-            f"--listen={free_address}",
+            "--listen=127.0.0.1:0",
             "--http-listen=",
             "--workers=",
             *quiet,
@@ -40,12 +32,15 @@ def test_a_worker_comes_by_announcing_itself_and_goes_when_it_drains(tmp_path: P
         ) as gateway,
     ):
         manager.wait_ready()
+        # Without a worker it is not ready, and tells where it listens by its log alone.
+        (line,) = gateway.wait_log("waiting for a worker")
+        address = str(json.loads(line)["grpc"])
         with ServiceProcess(
             "model_worker",
             f"--model={byte_model(tmp_path / 'tiny')}",
             "--listen=0.0.0.0:0",
             f"--manager={manager.address}",
-            f"--gateways=dns:///localhost:{free_address.rpartition(':')[2]}",
+            f"--gateways=dns:///localhost:{address.rpartition(':')[2]}",
             "--threads=1",
             "--num-blocks=64",
             "--dtype=float32",
@@ -53,7 +48,7 @@ def test_a_worker_comes_by_announcing_itself_and_goes_when_it_drains(tmp_path: P
             environ={"OCTAVO_WORKER_GATEWAY_TOKEN": TOKEN},
         ) as worker:
             gateway.wait_ready()
-            with open_channel(free_address) as channel:
+            with open_channel(address) as channel:
                 request = gateway_pb2.GenerateRequest(prompt="abc")
                 request.options.max_tokens = 2
                 request.options.ignore_eos = True

@@ -35,8 +35,8 @@ def attach(stub, **fields):
 def test_serving_within_a_second(run_manager):
     """From exec to health SERVING: median of five under 1 s of processor time; neighbours may stretch it by the clock.
 
-    The first one also reads cold files. A slow machine may take as long as to start eight bare interpreters: as measured,
-    it is three.
+    The first one also reads cold files. A slow machine may take as long as to start eight bare interpreters: it is
+    three, as measured.
     """
     bare = "import asyncio, json, time; print(time.process_time())"
     interpreter = float(subprocess.run([sys.executable, "-c", bare], capture_output=True, check=True).stdout)
