@@ -17,7 +17,7 @@ from gateway.inspector.token_ids import TokenIds
 from kv_manager.core.manager import Manager
 from octavo.kv.v1 import watch_pb2
 
-SECONDS = 60.0
+SECONDS = 180.0
 
 
 @pytest.fixture(scope="module")

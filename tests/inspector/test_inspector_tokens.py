@@ -16,7 +16,7 @@ from octavo.kv.v1 import inspect_pb2, watch_pb2
 pytestmark = pytest.mark.unit
 
 MANAGER, POOL = "manager:1", "p"
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 class Told:

@@ -16,8 +16,8 @@ from service.probe import probe
 
 pytestmark = pytest.mark.e2e
 
-# Services give an attempt 0.5 s and try again.
-DELAY_SECONDS = 4 * dict(CHANNEL_OPTIONS)["grpc.min_reconnect_backoff_ms"] / 1000
+# Services give an attempt 0.5 s and try again; a probe has 3 s in all.
+DELAY_SECONDS = 2 * dict(CHANNEL_OPTIONS)["grpc.min_reconnect_backoff_ms"] / 1000
 
 
 @pytest.fixture
