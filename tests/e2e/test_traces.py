@@ -26,9 +26,9 @@ WORKER = "octavo.worker.v1.WorkerService/Generate"
 PARTS = ("queue", "prefill", "decode")
 
 BLOCK = 16
-# 200 blocks hold 3,200 tokens: one request of 16 + 2,500 fits, two of them do not. Whatever held up the test's own
-# process for a second, the first is still there when the second comes.
-BLOCKS, LONG = 200, 2_500
+# 200 blocks hold 3,200 tokens: one request of 16 + 2,500 fits, two of them do not. They come at once; where the second
+# was held up until the first was nearly over, they come again.
+BLOCKS, LONG, TIMES = 200, 2_500, 10
 FLAGS = {"num-blocks": BLOCKS, "block-size": BLOCK, "host-memory-mib": 0, "threads": 1, "served-name": "tiny"}
 
 
@@ -130,16 +130,18 @@ def ranges_of(span: Received) -> list[list[int]]:
 
 
 def test_preemptions_are_events_and_breaks_in_the_steps(gateway: Any, receiver: Receiver) -> None:
-    clients = [Client(), Client()]
-
     def run(client: Client) -> int:
         request = prompt_request("y" * BLOCK, LONG)
         request.request_id = ""
         return int(list(gateway.Generate(request, metadata=client.metadata, timeout=120))[-1].usage.preemptions)
 
     with ThreadPoolExecutor(2) as pool:
-        preemptions = list(pool.map(run, clients))
-    assert sum(preemptions) >= 1
+        for _ in range(TIMES):
+            clients = [Client(), Client()]
+            preemptions = list(pool.map(run, clients))
+            if any(preemptions):
+                break
+    assert any(preemptions)
     for client, count in zip(clients, preemptions, strict=True):
         trace = receiver.trace(client.trace_id, WORKER, WORKER, GENERATE)
         served = next(span for span in trace if span.name == WORKER and span.kind == SERVER)
