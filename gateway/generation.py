@@ -222,19 +222,19 @@ async def _move(
 
 
 def _sample(generation: Generation, index: int) -> SampleStream:
-    parameters, prompt, calling, thinking = (
-        generation.parameters, generation.prompt, generation.calling, generation.thinking,
-    )  # fmt: skip
+    parameters, prompt = generation.parameters, generation.prompt
+    calling, thinking = generation.calling, generation.thinking
     tokenizer = generation.model.tokenizer
     shown = frozenset[int]().union(*(reads.shown for reads in (calling, thinking) if reads is not None))
-    skips = parameters.skip_special_tokens
+    skips, stop_shown = parameters.skip_special_tokens, parameters.include_stop_str_in_output
     hidden = tokenizer.special_ids - shown if skips else frozenset()
     return SampleStream(
         index,
         len(prompt.token_ids),
         Detokenizer(tokenizer, skip_special_tokens=skips, shown=shown, context=prompt.token_ids),
-        StopScanner(StopAutomaton(parameters.stop)) if parameters.stop else None,
+        StopScanner(StopAutomaton(parameters.stop), shown=stop_shown) if parameters.stop else None,
         LogprobReader(tokenizer, hidden),
         None if calling is None else calling.reader(),
         None if thinking is None else thinking.reader(),
+        stop_shown=stop_shown,
     )

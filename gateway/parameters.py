@@ -84,6 +84,13 @@ TABLE: tuple[Parameter, ...] = (
     Parameter("priority", Integer(-INT32_MAX - 1, INT32_MAX), 0, "ranks requests; smaller is more important"),
     Parameter("cache_salt", Text(max_bytes=128), "", "keeps the prefix from requests of another salt"),
     Parameter("skip_special_tokens", Boolean(), True, "leaves special tokens out of the text"),
+    Parameter(
+        "add_special_tokens",
+        Boolean(),
+        None,
+        "puts the tokenizer's own tokens around the text; absent: around a prompt, not around a conversation",
+    ),
+    Parameter("include_stop_str_in_output", Boolean(), False, "keeps what stopped the text as its end"),
     Parameter("echo", Boolean(), False, "sends the prompt's text first", Call.GENERATE),
     Parameter("request_id", Text(max_bytes=128), "", "names the request in logs"),
     Parameter("typical_p", Number(0, 1, above_low=True), 1.0, "keeps locally typical tokens"),
@@ -137,6 +144,8 @@ class Parameters:
     priority: int = 0
     cache_salt: str = field(default="", repr=False)
     skip_special_tokens: bool = True
+    add_special_tokens: bool | None = None
+    include_stop_str_in_output: bool = False
     echo: bool = False
     request_id: str = ""
     typical_p: float = 1.0

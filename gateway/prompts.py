@@ -69,19 +69,29 @@ def _check_text(text: str, max_bytes: int) -> None:
         raise InvalidRequest({PROMPT: "a lone surrogate found, allowed is Unicode text"}) from error
 
 
-async def from_text(model: ServedModel, text: str, max_bytes: int) -> Prompt:
-    """Tokenize text, with the special tokens that the tokenizer puts around one.
+async def from_text(model: ServedModel, text: str, max_bytes: int, *, add_special_tokens: bool | None = None) -> Prompt:
+    """Tokenize text.
+
+    Args:
+        model: whose tokenizer.
+        text: the text.
+        max_bytes: its bound.
+        add_special_tokens: whether the tokenizer puts its special tokens around it; None for yes.
 
     Raises:
         InvalidRequest: the text is too long or no Unicode.
     """
     _check_text(text, max_bytes)
-    return Prompt(await _encoded(model, text), text)
+    return Prompt(await _encoded(model, text, add_special_tokens=add_special_tokens is not False), text)
 
 
-async def _encoded(model: ServedModel, text: str, *, add_special_tokens: bool = True) -> list[int]:
+async def _encoded(model: ServedModel, text: str, *, add_special_tokens: bool) -> list[int]:
+    """The ids of a text; one that begins with bos, as a rendered conversation may, has its special tokens already."""
+    bos = model.tokenizer.special_tokens.get("bos_token")
+    adds = add_special_tokens and not (bos and text.startswith(bos))
+
     def encode() -> list[int]:
-        return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return model.tokenizer.encode(text, add_special_tokens=adds)
 
     if len(text) <= INLINE_CHARACTERS:
         return encode()
@@ -164,6 +174,7 @@ async def from_messages(
     continue_final_message: bool,
     tools: Sequence[Function] = (),
     variables: Mapping[str, Any] | None = None,
+    add_special_tokens: bool | None = None,
 ) -> Prompt:
     """Render a conversation by the model's chat template, in a thread, and tokenize the result.
 
@@ -174,6 +185,7 @@ async def from_messages(
         continue_final_message: leave the last message open instead of opening an answer.
         tools: functions the model is told of.
         variables: more names for the template.
+        add_special_tokens: whether the tokenizer puts its special tokens around the result; None for no.
 
     Raises:
         InvalidRequest: there is no message, a role is unknown, the template refuses, or the text is too long.
@@ -181,7 +193,7 @@ async def from_messages(
     text, last = await asyncio.to_thread(
         _rendered, model, messages, max_bytes, continue_final_message, tools, variables or {}
     )
-    ids = await _encoded(model, text, add_special_tokens=False)
+    ids = await _encoded(model, text, add_special_tokens=bool(add_special_tokens))
     return Prompt(ids, text, continues=last if continue_final_message else None)
 
 

@@ -1,7 +1,7 @@
 """The gRPC surface: each call maps a request to the gateway's parts and their answers to messages."""
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
@@ -30,7 +30,7 @@ from gateway.tenancy.gate import Caller, Gate
 from gateway.tenancy.grpc_door import current_tenant
 from gateway.tool_messages import functions_of
 from gateway.tools.calling import calling_of
-from gateway.tools.functions import TOOLS, Function
+from gateway.tools.functions import TOOLS
 from gateway.tools.reader import CallCollector
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -65,7 +65,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         ):
             model = self._router.model(request.model)
             parameters = validate(Call.GENERATE, given_parameters(request), model.vocab_size)
-            prompt = await self._prompt(model, request)
+            prompt = await self._prompt(model, request, parameters)
             header = _header(model, parameters.request_id)
             task = self._generation(header, model, prompt, parameters, context, caller)
             async with runs.running(task, caller, self._migrations, self._metrics.grpc) as pieces:
@@ -85,7 +85,7 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
         ):
             model = self._router.model(request.model)
             parameters = validate(Call.CHAT, given_parameters(request), model.vocab_size)
-            prompt = await self._conversation(model, request, parameters.tools, parameters.template_variables)
+            prompt = await self._conversation(model, request, parameters)
             header = _header(model, parameters.request_id)
             thinking = thinking_of(model, prompt, parameters, self._reasoning_parser)
             task = self._generation(header, model, prompt, parameters, context, caller, thinking)
@@ -109,8 +109,8 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
                 case "chat":
                     tools = functions_of(request.chat.tools)
                     variables = variables_of(request.chat.chat_template_kwargs)
-                    validate(Call.CHAT, {TOOLS: tools, VARIABLES: variables}, model.vocab_size)
-                    prompt = await self._conversation(model, request.chat, tools, variables)
+                    parameters = validate(Call.CHAT, {TOOLS: tools, VARIABLES: variables}, model.vocab_size)
+                    prompt = await self._conversation(model, request.chat, parameters)
                     return gateway_pb2.TokenizeResponse(
                         header=header, token_ids=prompt.token_ids, rendered=prompt.text or ""
                     )
@@ -143,19 +143,20 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             header = gateway_pb2.ResponseHeader(request_id=own_name(""), created=int(time.time()))
             return gateway_pb2.ListModelsResponse(header=header, models=models)
 
-    async def _prompt(self, model: ServedModel, request: gateway_pb2.GenerateRequest) -> Prompt:
+    async def _prompt(self, model: ServedModel, request: gateway_pb2.GenerateRequest, parameters: Parameters) -> Prompt:
         if request.WhichOneof("prompt_kind") == "token_ids":
             return await prompts.from_token_ids(model, request.token_ids.ids)
         if not request.prompt:
             raise InvalidRequest({PROMPT: "empty, at least one character or token id is needed"})
-        return await prompts.from_text(model, request.prompt, self._max_prompt_bytes)
+        return await prompts.from_text(
+            model, request.prompt, self._max_prompt_bytes, add_special_tokens=parameters.add_special_tokens
+        )
 
     async def _conversation(
         self,
         model: ServedModel,
         chat: gateway_pb2.ChatRequest | gateway_pb2.ChatInput,
-        tools: tuple[Function, ...],
-        variables: Mapping[str, Any],
+        parameters: Parameters,
     ) -> Prompt:
         size = sum(message.ByteSize() for message in (*chat.messages, *chat.tools)) + len(chat.chat_template_kwargs)
         prompts.check_size(size, self._max_prompt_bytes)
@@ -164,8 +165,9 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
             template_messages(chat.messages),
             self._max_prompt_bytes,
             continue_final_message=chat.continue_final_message,
-            tools=tools,
-            variables=variables,
+            tools=parameters.tools,
+            variables=parameters.template_variables,
+            add_special_tokens=parameters.add_special_tokens,
         )
 
     def _generation(

@@ -4,7 +4,7 @@
                                   (told apart)   (of content)    (where there are tools)
 
 The texts of a sample's pieces, concatenated, are its whole text: the decoded tokens, up to a stop string, without the
-token that stopped it, without calls and without reasoning.
+token that stopped it (unless what stops is to be shown), without calls and without reasoning.
 """
 
 import enum
@@ -106,6 +106,7 @@ class SampleStream:
         reader: of log-probabilities.
         calls: reads calls of tools; None where the text has none.
         reasoning: tells reasoning apart; None where all text is content.
+        stop_shown: whether what stops the sample is part of its text.
 
     Attributes:
         tokens: all that came, up to the finish.
@@ -121,6 +122,8 @@ class SampleStream:
         reader: LogprobReader,
         calls: CallReader | None = None,
         reasoning: ReasoningReader | None = None,
+        *,
+        stop_shown: bool = False,
     ) -> None:
         self.index = index
         self.tokens = array("I")
@@ -131,6 +134,7 @@ class SampleStream:
         self._reader = reader
         self._calls = calls
         self._reasoning = reasoning
+        self._stop_shown = stop_shown
         self._reasoning_tokens = 0
         self._cached_tokens = 0
         self._queue_seconds = 0.0
@@ -165,11 +169,12 @@ class SampleStream:
             self._first_token_seconds = seconds
         texts: list[str] = []
         ended = message.HasField("finished")
-        stop_token = message.finished.stop_token_id if ended and message.finished.HasField("stop_token_id") else None
+        stopped = ended and not self._stop_shown and message.finished.HasField("stop_token_id")
+        stop_token = message.finished.stop_token_id if stopped else None
         last = len(ids) - 1
         for position, token in enumerate(ids):
             self.tokens.append(token)
-            # The token that stops a sample is one of its tokens, but as little a part of its text as a stop string is.
+            # The token that stops a sample is one of its tokens, but no part of its text where a stop string is none.
             if position == last and token == stop_token:
                 break
             text, stop = self._scan(self._content(self._detokenizer.push_one(token)))

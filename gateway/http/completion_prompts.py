@@ -1,6 +1,6 @@
 """The prompt of a completion body: a text, token ids, or an array of either."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,33 +15,44 @@ MAX_PROMPTS = 128
 _FORMS = "a text, token ids, or an array of either"
 
 
-async def prompts_of(model: ServedModel, document: Mapping[str, Any], max_bytes: int) -> list[Prompt]:
+async def prompts_of(
+    model: ServedModel, document: Mapping[str, Any], max_bytes: int, *, add_special_tokens: bool | None = None
+) -> list[Prompt]:
     """The prompts of a body, at least one.
 
     Args:
         model: what continues them.
         document: the body.
         max_bytes: bound of a text, and of all texts together.
+        add_special_tokens: as ``prompts.from_text`` takes it.
 
     Raises:
         InvalidRequest: ``prompt`` is missing, empty, too long, or none of the four forms.
     """
+
+    async def from_text(text: str) -> Prompt:
+        if not text:
+            raise InvalidRequest({PROMPT: "empty, at least one character or token id is needed"})
+        return await prompts.from_text(model, text, max_bytes, add_special_tokens=add_special_tokens)
+
     match document.get(PROMPT):
         case None:
             raise InvalidRequest({PROMPT: f"missing, needed is {_FORMS}"})
         case str(text):
-            return [await _from_text(model, text, max_bytes)]
+            return [await from_text(text)]
         case []:
             raise InvalidRequest({PROMPT: "empty, at least one prompt is needed"})
         case [str() | list(), *_] as several:
-            return await _several(model, several, max_bytes)
+            return await _several(model, several, max_bytes, from_text)
         case [*ids]:
             return [await _from_ids(model, ids)]
         case other:
             raise InvalidRequest({PROMPT: f"{json_words.kind(other)} found, allowed is {_FORMS}"})
 
 
-async def _several(model: ServedModel, several: list[Any], max_bytes: int) -> list[Prompt]:
+async def _several(
+    model: ServedModel, several: list[Any], max_bytes: int, from_text: Callable[[str], Awaitable[Prompt]]
+) -> list[Prompt]:
     if len(several) > MAX_PROMPTS:
         raise InvalidRequest({PROMPT: f"{len(several)} prompts found, allowed are at most {MAX_PROMPTS}"})
     prompts.check_size(sum(map(_size, several)), max_bytes)
@@ -50,7 +61,7 @@ async def _several(model: ServedModel, several: list[Any], max_bytes: int) -> li
         with _within(position):
             match prompt:
                 case str(text):
-                    made.append(_placed(await _from_text(model, text, max_bytes), position))
+                    made.append(_placed(await from_text(text), position))
                 case [*ids]:
                     made.append(_placed(await _from_ids(model, ids), position))
                 case other:
@@ -61,12 +72,6 @@ async def _several(model: ServedModel, several: list[Any], max_bytes: int) -> li
 def _size(prompt: Any) -> int:
     """Bytes of a text, 0 of anything else; a text that is no Unicode is refused at its place."""
     return len(prompt.encode(errors="surrogatepass")) if isinstance(prompt, str) else 0
-
-
-async def _from_text(model: ServedModel, text: str, max_bytes: int) -> Prompt:
-    if not text:
-        raise InvalidRequest({PROMPT: "empty, at least one character or token id is needed"})
-    return await prompts.from_text(model, text, max_bytes)
 
 
 async def _from_ids(model: ServedModel, ids: list[Any]) -> Prompt:

@@ -145,7 +145,7 @@ class _Answer:
     async def _prompts(self, model: ServedModel, given: Given, parameters: Parameters) -> Sequence[Prompt]:
         max_bytes = self._surface.settings.max_prompt_bytes
         if self._shape.call is not Call.CHAT:
-            return await prompts_of(model, self._document, max_bytes)
+            return await prompts_of(model, self._document, max_bytes, add_special_tokens=parameters.add_special_tokens)
         return [
             await prompts.from_messages(
                 model,
@@ -154,6 +154,7 @@ class _Answer:
                 continue_final_message=given.continue_final_message,
                 tools=parameters.tools,
                 variables=parameters.template_variables,
+                add_special_tokens=parameters.add_special_tokens,
             )
         ]
 

@@ -87,13 +87,14 @@ class StopAutomaton:
 
 
 class StopScanner:
-    """Scans one stream of text.
+    """Scans one stream of text, which ends behind a stop string that is ``shown`` instead of before it.
 
     The scanner sees the answer only, so a stop string never matches across the border of prompt and answer.
     """
 
-    def __init__(self, automaton: StopAutomaton):
+    def __init__(self, automaton: StopAutomaton, *, shown: bool = False):
         self._automaton = automaton
+        self._shown = shown
         self._state = 0
         self._held = ""
         self._stop: str | None = None
@@ -112,7 +113,7 @@ class StopScanner:
                 # The state's text, and so the stop, lies wholly in what was held back plus this piece.
                 scanned = self._held + text[: index + 1]
                 self._stop, self._held = stop, ""
-                return Scanned(scanned[: -len(stop)], stop)
+                return Scanned(scanned if self._shown else scanned[: -len(stop)], stop)
         self._state = state
         text = self._held + text
         edge = len(text) - automaton.depth[state]

@@ -124,6 +124,15 @@ def test_each_chunk_tells_the_usage_so_far_where_that_is_asked_for(http: Any) ->
     assert alone[-1]["usage"] == told[-1]
 
 
+def test_what_stops_may_be_asked_for(http: Any) -> None:
+    body = {"prompt": "one two stop here", "max_tokens": 100, "include_stop_str_in_output": True}
+    (choice,) = http.post(COMPLETIONS, {**body, "stop": " stop"}).json["choices"]
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("one two stop", "stop", " stop")
+    # Letters are their ASCII code less 33.
+    (choice,) = http.post(COMPLETIONS, {**body, "stop_token_ids": [ord("w") - 33]}).json["choices"]
+    assert (choice["text"], choice["stop_reason"]) == ("one tw", str(ord("w") - 33))
+
+
 def test_stop_strings_end_the_text_and_the_worker(http: Any, toy: Any) -> None:
     body = {"prompt": "one two stop here", "max_tokens": 100_000, "stop": " stop"}
     (choice,) = http.post(COMPLETIONS, body).json["choices"]

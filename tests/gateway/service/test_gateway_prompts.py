@@ -2,9 +2,12 @@
 
 import asyncio
 import dataclasses
+import json
 import threading
 
 import pytest
+from tokenizers import AddedToken, processors
+from tokenizers import Tokenizer as Backend
 
 from gateway.errors import InvalidRequest
 from gateway.models import ServedModel
@@ -87,6 +90,7 @@ async def test_long_texts_are_encoded_two_at_a_time_and_hold_nobody_else_up(mode
         """Encodes a long text, as if for ever, until it is let go."""
 
         def __init__(self) -> None:
+            self.special_tokens = {}
             self.begun, self.most, self.under_way = threading.Semaphore(0), 0, 0
             self.lock, self.let_go = threading.Lock(), threading.Event()
 
@@ -193,3 +197,48 @@ async def test_the_template_knows_a_developer_as_the_system(model: ServedModel) 
     assert prompt.text == "<|turn|>system:be brief<|turn|>user:hi<|turn|>assistant:"
     # The caller's messages are left as they are.
     assert messages[0]["role"] == "developer"
+
+
+BOS = "<s>"
+
+
+@pytest.fixture
+def beginning(model: ServedModel, toy_files: dict[str, bytes]) -> ServedModel:
+    """A model whose tokenizer puts bos before a text, and whose template writes it too."""
+    backend = Backend.from_str(toy_files["tokenizer.json"].decode())
+    backend.add_special_tokens([AddedToken(BOS, special=True)])
+    backend.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 258)])
+    files = {
+        "tokenizer.json": backend.to_str().encode(),
+        "tokenizer_config.json": json.dumps({"bos_token": BOS}).encode(),
+    }
+    tokenizer = Tokenizer(files)
+    template = ChatTemplate("{{ messages[-1].content }}", tokenizer.special_tokens)
+    return dataclasses.replace(model, vocab_size=259, tokenizer=tokenizer, template=template)
+
+
+@pytest.mark.parametrize(
+    ("text", "add_special_tokens", "begins", "chat_begins"),
+    [
+        # How many bos: of a prompt, and of a conversation whose template writes the text as it is.
+        ("a", None, 1, 0),
+        ("a", True, 1, 1),
+        ("a", False, 0, 0),
+        (f"{BOS}a", None, 1, 1),
+        (f"{BOS}a", True, 1, 1),
+        (f"{BOS}a", False, 1, 1),
+        # A text that is meant to have two keeps them.
+        (f"{BOS}{BOS}a", None, 2, 2),
+    ],
+)
+async def test_a_text_that_begins_with_bos_gets_no_second_one(
+    beginning: ServedModel, text: str, add_special_tokens: bool | None, begins: int, chat_begins: int
+) -> None:
+    (a,) = beginning.tokenizer.encode("a", add_special_tokens=False)
+    prompt = await from_text(beginning, text, 1000, add_special_tokens=add_special_tokens)
+    assert prompt.token_ids == [258] * begins + [a]
+    messages = [{"role": "user", "content": text}]
+    chat = await from_messages(
+        beginning, messages, 1000, continue_final_message=False, add_special_tokens=add_special_tokens
+    )
+    assert chat.token_ids == [258] * chat_begins + [a]

@@ -88,6 +88,26 @@ def test_the_token_that_stops_is_no_text(toy_tokenizer: Tokenizer, stream: Sampl
 
 
 @pytest.mark.unit
+def test_what_stops_is_text_where_it_is_to_be_shown(toy_tokenizer: Tokenizer) -> None:
+    a, b = toy_tokenizer.encode("ab")
+
+    def shown(message: worker_pb2.GenerateResponse, *stops: str) -> tuple[str, str, list[bytes]]:
+        scanner = StopScanner(StopAutomaton(stops), shown=True) if stops else None
+        reader = LogprobReader(toy_tokenizer, toy_tokenizer.special_ids)
+        sample = SampleStream(0, 7, Detokenizer(toy_tokenizer), scanner, reader, stop_shown=True)
+        message.logprobs.extend(told(message.token_ids))
+        (piece,) = run(sample, [message])
+        assert piece.finish is not None
+        return piece.text, piece.finish.stop_reason, [entry.token.bytes for entry in piece.logprobs]
+
+    stop = sampling_pb2.FINISH_REASON_STOP
+    assert shown(last([a, b], stop, b)) == ("ab", str(b), [b"a", b"b"])
+    assert shown(tokens([a, b, a]), "b") == ("ab", "b", [b"a", b"b"])
+    # The end of the sequence is a special token, and those are left out.
+    assert shown(last([a, END_ID], stop, END_ID)) == ("a", str(END_ID), [b"a", b""])
+
+
+@pytest.mark.unit
 def test_a_stop_string_ends_the_sample_at_the_token_that_completes_it(toy_tokenizer: Tokenizer) -> None:
     stream = new_stream(toy_tokenizer, ["STOP"])
     ids = toy_tokenizer.encode("go STOP more")

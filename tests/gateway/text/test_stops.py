@@ -71,6 +71,18 @@ def test_nothing_follows_a_stop() -> None:
     assert scanner.finish() == ""
 
 
+@pytest.mark.property
+@given(
+    stops=st.lists(st.text("ab🙂", min_size=1, max_size=4), max_size=6),
+    pieces=st.lists(st.text("ab🙂c", max_size=6), max_size=8),
+)
+def test_a_stop_that_is_shown_ends_the_text(stops: list[str], pieces: list[str]) -> None:
+    scanner = StopScanner(StopAutomaton(stops), shown=True)
+    scanned = [scanner.push(piece) for piece in pieces]
+    cut, stop = slow(stops, "".join(pieces))
+    assert "".join(one.text for one in scanned) + scanner.finish() == cut + (stop or "")
+
+
 @pytest.mark.unit
 def test_prompt_is_not_scanned() -> None:
     """The prompt ends in "own f": an answer "ox" completes the word, but the stop is not in the answer."""
