@@ -41,7 +41,8 @@ class Tokenizer:
         eos_token_ids: the tokens that end a generation: those of generation_config.json, else of config.json, else the
             tokenizer's own (the order transformers' generate uses).
         special_tokens: named special tokens as text, such as {"bos_token": "<s>"}; chat templates read them.
-        special_ids: ids of tokens that `skip_special_tokens` leaves out.
+        added_ids: ids of tokens that are added to the vocabulary, which texts are cut at before anything else.
+        special_ids: those of them that `skip_special_tokens` leaves out.
         chat_template: one template, several by name, or None.
     """
 
@@ -59,6 +60,7 @@ class Tokenizer:
         self._add_tokens(config)
 
         added = self._backend.get_added_tokens_decoder()
+        self.added_ids = frozenset(added)
         self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self.vocab_size = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.bos_token_id = self.id_of(self.special_tokens.get("bos_token"))

@@ -33,7 +33,7 @@ class Spelling:
     """How a model's vocabulary spells a family's marks.
 
     Attributes:
-        special_ids: of marks that are special tokens, which no text spells.
+        special_ids: of marks that are tokens which no text spells.
         led: the mark before which any text may stand; None where calls are all there is.
     """
 
@@ -42,9 +42,20 @@ class Spelling:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, marks: Iterable[str]) -> Self:
-        """How a tokenizer spells marks."""
+        """How a tokenizer spells marks.
+
+        The compiler takes no special token for text, nor an added one between angle brackets, special or not: Qwen's
+        ``<tool_call>`` is none and has to be told by its id all the same.
+        """
         ids = {mark: tokenizer.id_of(mark) for mark in marks}
-        return cls({mark: id_ for mark, id_ in ids.items() if id_ is not None and id_ in tokenizer.special_ids})
+        added = {mark: id_ for mark, id_ in ids.items() if id_ is not None and id_ in tokenizer.added_ids}
+        return cls(
+            {
+                mark: id_
+                for mark, id_ in added.items()
+                if id_ in tokenizer.special_ids or (mark.startswith("<") and mark.endswith(">"))
+            }
+        )
 
     def mark(self, mark: str) -> str:
         """A mark of the family's syntax."""

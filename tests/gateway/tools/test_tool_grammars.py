@@ -26,6 +26,7 @@ from gateway.tools.calling import MAX_CALLS, Calling, calling_of
 from gateway.tools.families import FAMILIES
 from gateway.tools.functions import AUTO, NONE, REQUIRED, Freedom, Function, ToolChoice, named
 from gateway.tools.parser import Argued, Begun, Ended, Said
+from gateway.tools.structure import Spelling
 from model_worker.sampling.grammar import LIMITS
 
 pytestmark = pytest.mark.unit
@@ -47,13 +48,14 @@ SCHEMA = {
 FUNCTIONS = (Function("get_weather", "tells it", SCHEMA), Function("stop"), Function("a-b", None, {"type": "object"}))
 
 
-def model_with(*special: str) -> ServedModel:
-    """A model whose tokens are bytes and these special tokens."""
+def model_with(*special: str, added: Sequence[str] = ()) -> ServedModel:
+    """A model whose tokens are bytes, these special tokens, and other added ones."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE(vocab={character: id_ for id_, character in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True) for token in (END, *special)])
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in added])
     files = {"tokenizer.json": backend.to_str().encode(), "tokenizer_config.json": b'{"eos_token": "</s>"}'}
     tokenizer = Tokenizer(files)
     return ServedModel("m", "f", tokenizer.vocab_size, 10_000, tokenizer, ChatTemplate("{{ messages }}", {}))
@@ -223,17 +225,35 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("kind", ["special", "added"])
+def test_the_compiler_takes_no_marks_for_text_but_those_that_are_spelled_as_such(kind: str) -> None:
+    """Qwen's <tool_call> is an added token and no special one. Each token is written as the tokenizer writes it."""
+    marks = ["<tool_call>", "</tool_call>", "<think>", "[TOOL_CALLS]", "[THINK]", "<a", "◁think▷"]
+    model = model_with(*marks) if kind == "special" else model_with(added=marks)
+    tokenizer = model.tokenizer
+    vocabulary = LLTokenizer(tokenizer._backend.to_str(), n_vocab=model.vocab_size, eos_token=tokenizer.id_of(END))
+    told = {mark for mark in marks if vocabulary.is_special_token(tokenizer.id_of(mark))}
+    assert set(Spelling.of(tokenizer, marks).special_ids) == told
+    assert len(told) == (len(marks) if kind == "special" else 3)
+    # In the vocabulary and not added, a mark is text like any other.
+    assert Spelling.of(tokenizer, ["a", "<other>"]).special_ids == {}
+
+
 @pytest.mark.parametrize(
-    ("name", "special"),
+    ("name", "special", "added"),
     [
-        ("hermes", ()),
-        ("hermes", ("<tool_call>",)),
-        ("mistral", ("[TOOL_CALLS]",)),
-        ("llama3_json", ()),
+        ("hermes", (), ()),
+        ("hermes", ("<tool_call>",), ()),
+        ("hermes", (), ("<tool_call>", "</tool_call>")),
+        ("mistral", ("[TOOL_CALLS]",), ()),
+        ("mistral", (), ("[TOOL_CALLS]",)),
+        ("llama3_json", (), ()),
     ],
 )
-def test_strict_functions_are_called_as_they_say_or_not_at_all(name: Any, special: Sequence[str]) -> None:
-    model = model_with(*special)
+def test_strict_functions_are_called_as_they_say_or_not_at_all(
+    name: Any, special: Sequence[str], added: Sequence[str]
+) -> None:
+    model = model_with(*special, added=added)
     # No compiler knows the second one's schema, and it need not.
     odd = {"type": "object", "properties": {"a": {"type": "octopus"}}}
     functions = [Function("get_weather", None, SCHEMA, strict=True), Function("free", None, odd)]
