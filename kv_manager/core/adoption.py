@@ -134,12 +134,16 @@ def _sequence(pool: Pool, live: attach_pb2.LiveSequence) -> Sequence:
 
 
 def _validate_groups(sequences: list[Sequence]) -> None:
-    """A group ranks as one and runs or is parked as one."""
-    state: dict[int, tuple[int, int, bool]] = {}
+    """A group ranks as one, runs or is parked as one, and takes blocks for one tenant."""
+    state: dict[int, tuple[int, int, str, bool]] = {}
     for sequence in sequences:
-        own = (sequence.priority, sequence.arrival, sequence.running)
+        own = (sequence.priority, sequence.arrival, sequence.root.tenant, sequence.running)
         if state.setdefault(sequence.group, own) != own:
-            raise bad_item("sequences", "WRONG_GROUP", f"the members of group {sequence.group} rank or lie apart")
+            raise bad_item(
+                "sequences",
+                "WRONG_GROUP",
+                f"the members of group {sequence.group} lie or rank apart or have two tenants",
+            )
 
 
 def _take_over(pool: Pool, sequences: list[Sequence]) -> None:

@@ -117,6 +117,7 @@ class _StepCheck:
         children: the sequences forked by the request, with their fork points.
         written: for sequences the request commits to or forks, the length it declares written.
         released: the ids released by the request.
+        kin: for groups the request forks or admits into, what every member has: (priority, arrival, tenant).
     """
 
     def __init__(self, pool: "Pool", request: steps_pb2.StepRequest) -> None:
@@ -125,6 +126,7 @@ class _StepCheck:
         self.children: dict[int, int] = {}
         self.written: dict[int, int] = {}
         self.released: set[int] = set()
+        self.kin: dict[int, tuple[int, int, str]] = {}
 
     def commits(self) -> None:
         commits = self.request.commits
@@ -191,6 +193,7 @@ class _StepCheck:
                 raise self._not_running(f"{field}.parent", fork.parent)
             if parent is not None:
                 capacity = len(parent.table) * pool.block_size
+                self.kin[parent.group] = (parent.priority, parent.arrival, parent.root.tenant)
             elif fork.parent in children:
                 capacity = -(-children[fork.parent] // pool.block_size) * pool.block_size
             else:
@@ -319,14 +322,17 @@ class _StepCheck:
                 raise bad_item(f"{field}.num_tokens", "OUT_OF_RANGE", "must be at least 1")
 
     def _group(self, field: str, admit: steps_pb2.Admit) -> None:
-        """A group ranks as one and runs or is parked as one, so who joins must have its rank and find it running."""
-        if not admit.HasField("group"):
-            return
-        for member in self.pool.groups.get(admit.group, ()):
-            if member.id not in self.released and (
-                not member.running or (member.priority, member.arrival) != (admit.priority, admit.arrival)
-            ):
-                raise bad_item(f"{field}.group", "WRONG_GROUP", f"group {admit.group} is parked or ranks elsewhere")
+        """A group ranks as one, runs or is parked as one, and takes blocks for one tenant: who joins must fit that."""
+        group = admit.group if admit.HasField("group") else admit.seq
+        own = (admit.priority, admit.arrival, admit.root.tenant)
+        members = [member for member in self.pool.groups.get(group, ()) if member.id not in self.released]
+        fits = all(
+            member.running and (member.priority, member.arrival, member.root.tenant) == own for member in members
+        )
+        if not fits or self.kin.setdefault(group, own) != own:
+            raise bad_item(
+                f"{field}.group", "WRONG_GROUP", f"group {group} is parked, ranks elsewhere or is another tenant's"
+            )
 
     def _not_running(self, field: str, seq: int) -> Exception:
         return bad_item(field, "NOT_RUNNING", f"sequence {seq} is parked in the host tier: resume it first")

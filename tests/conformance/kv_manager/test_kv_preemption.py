@@ -568,6 +568,13 @@ def test_a_manager_started_empty_takes_live_tables_over(attach):
                 {"seq": 2, "token_ids": bytes(4), "table": [2], "group": 5, "priority": 1},
             ],
         ),
+        (
+            "WRONG_GROUP",
+            [
+                {"seq": 1, "token_ids": bytes(4), "table": [1], "group": 5},
+                {"seq": 2, "token_ids": bytes(4), "table": [2], "group": 5, "root": {"tenant": "other"}},
+            ],
+        ),
     ],
 )
 def test_a_snapshot_that_cannot_be_is_refused(attach, refused, reason, live):

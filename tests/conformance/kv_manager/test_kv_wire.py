@@ -4,7 +4,7 @@ import grpc
 import pytest
 from kv_fake_worker import admit, copies, fresh, grants
 
-from octavo.kv.v1 import attach_pb2, inspect_pb2, lookup_pb2, steps_pb2
+from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, lookup_pb2, steps_pb2
 
 
 def test_the_same_bytes_get_the_same_answer_without_a_second_effect(attach):
@@ -140,6 +140,23 @@ BAD_ITEMS = {
         {"admits": [steps_pb2.Admit(seq=9, token_ids=b"abcdef", num_tokens=1)]},
     ),
     "admit that computes nothing": ("OUT_OF_RANGE", {"admits": [admit(9, [1], num_tokens=0)]}),
+    "admits of one group that rank apart": (
+        "WRONG_GROUP",
+        {"admits": [admit(9, [1], group=9, arrival=1), admit(10, [1], group=9, arrival=2)]},
+    ),
+    "admit to a group of another rank": ("WRONG_GROUP", {"admits": [admit(9, [1], group=1, arrival=9)]}),
+    "admit to a group of another tenant": (
+        "WRONG_GROUP",
+        {"admits": [admit(9, [1], group=1, arrival=1, root=common_pb2.PrefixRoot(tenant="other"))]},
+    ),
+    "admit beside a child of another rank": (
+        "WRONG_GROUP",
+        {"forks": [(1, [3], 6)], "releases": [1], "admits": [admit(9, [1], group=1, arrival=9)]},
+    ),
+    "admit that is named as a group of another rank": (
+        "WRONG_GROUP",
+        {"forks": [(1, [3], 6)], "releases": [1], "admits": [admit(1, [1], arrival=9, again=True)]},
+    ),
     "completed in the future": ("OUT_OF_RANGE", {"completed": 3}),
     "completed step falls": ("OUT_OF_RANGE", {"completed": 0}),
     "rates below zero": ("OUT_OF_RANGE", {"rates": {"prefill_tokens_per_second": -1.0, "copy_bytes_per_second": 1.0}}),
