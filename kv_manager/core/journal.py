@@ -146,8 +146,7 @@ class Journal:
                     event.learn(self.ids)
         self.noted.append(Noted(step, self._fresh, grown, filled, starts))
         self._fresh = []
-        for watcher in self._watchers:
-            watcher.notify()
+        self._notify()
 
     def take_noted(self) -> list[Noted]:
         """The notes of which no entries were made yet; the caller makes them."""
@@ -180,7 +179,11 @@ class Journal:
     def drop(self, reason: str) -> None:
         """The pool is gone; every watcher hears it and ends."""
         self.dropped = reason
-        for watcher in self._watchers:
+        self._notify()
+
+    def _notify(self) -> None:
+        # One that another thread closes meanwhile, beside an embedded manager, must not hide the next.
+        for watcher in tuple(self._watchers):
             watcher.notify()
 
     def _retire(self) -> None:

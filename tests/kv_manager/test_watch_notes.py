@@ -13,7 +13,7 @@ from kv_manager.core.journal import KINDS
 from kv_manager.core.manager import Manager
 from kv_manager.core.pool import Pool
 from kv_manager.core.slices import at_once
-from octavo.kv.v1 import attach_pb2, inspect_pb2, steps_pb2, watch_pb2
+from octavo.kv.v1 import attach_pb2, common_pb2, inspect_pb2, steps_pb2, watch_pb2
 
 pytestmark = pytest.mark.property
 
@@ -157,6 +157,19 @@ def test_nobody_is_woken_by_a_step_that_tells_him_nothing():
         request.advances.CopyFrom(advances)
         assert manager.step(request).grants
         assert bool(woken) is bool(expected)
+
+
+def test_who_leaves_while_the_end_of_a_pool_is_told_hides_it_from_nobody():
+    """Another thread may close a watch at any moment; here it does at the worst one."""
+    manager, woken = Manager(), []
+    spec = attach_pb2.PoolSpec(pool="pool", worker_id="w", num_blocks=4, block_size=4)
+    spec.reuse_regime = common_pb2.REUSE_REGIME_ORDERED
+    epoch = manager.attach([attach_pb2.AttachRequest(pool=spec)]).header.epoch
+    asked = watch_pb2.WatchRequest(pool="pool")
+    leaving = manager.watch(asked, lambda: leaving.close())
+    manager.watch(asked, lambda: woken.append("stays"))
+    manager.detach(attach_pb2.DetachRequest(pool="pool", epoch=epoch))
+    assert woken == ["stays"]
 
 
 def test_a_step_that_fails_half_way_is_not_told(monkeypatch):
