@@ -18,6 +18,7 @@ from kv_manager.core.manager import Manager
 from kv_manager.recording import CutRecordError, read_records
 from octavo.kv.v1 import attach_pb2, kv_manager_pb2, kv_manager_pb2_grpc, record_pb2, steps_pb2
 from service.channels import open_channel
+from service.errors import ServiceError
 
 DETACH_SECONDS = 5.0
 
@@ -91,13 +92,15 @@ def replay(records: Iterator[record_pb2.Record], target: Target) -> Iterator[Pla
     """Play records in order. Epochs are the target's own: they are put into requests and taken out of answers.
 
     Raises:
-        ValueError: an entry speaks of a pool that no entry before it attached.
+        ValueError: an entry speaks of a pool that no entry before it attached, or is of no kind that is played.
     """
     epochs: dict[str, int] = {}
     for record in records:
-        kind = record.WhichOneof("entry") or ""
+        kind = record.WhichOneof("entry")
         if kind in ("watched", "looked"):
             raise ValueError("it holds what was watched and asks for nothing: `octavo replay` checks it")
+        if kind is None or kind == "header" or (kind == "attach" and not record.attach.parts):
+            raise ValueError("the record is damaged, or of a later version: an entry is none that is played")
         entry: Any = getattr(record, kind)
         if kind == "attach":
             pool = entry.parts[0].pool.pool
@@ -180,15 +183,22 @@ def play(path: Path, target: Target) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Play a file against a manager in this process or at an address; returns what ``play`` does."""
+    """Play a file against a manager in this process or at an address; returns what ``play`` does, 1 for a refusal."""
     parser = argparse.ArgumentParser(prog="python -m kv_manager.replay", description=__doc__)
     parser.add_argument("file", type=Path, help="record written by --record")
     parser.add_argument("--target", metavar="HOST:PORT", help="manager to play against; default: one in this process")
     given = parser.parse_args(arguments)
-    if not given.target:
-        return play(given.file, Manager())
-    with open_channel(given.target) as channel, manager_behind(channel) as target:
-        return play(given.file, target)
+    try:
+        if not given.target:
+            return play(given.file, Manager())
+        with open_channel(given.target) as channel, manager_behind(channel) as target:
+            return play(given.file, target)
+    except ServiceError as error:
+        refusal = error.message
+    except grpc.RpcError as error:
+        refusal = f"{error.code().name} {error.details()}"  # type: ignore[attr-defined]  # every one is a call too
+    sys.stderr.write(f"{given.file}: the manager refuses what was recorded: {refusal}\n")
+    return 1
 
 
 if __name__ == "__main__":

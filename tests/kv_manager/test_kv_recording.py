@@ -166,6 +166,37 @@ def test_a_record_without_its_attach_is_refused():
         list(replay(records, Manager()))
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        record_pb2.Record(),
+        record_pb2.Record(header=record_pb2.RecordHeader()),
+        record_pb2.Record(attach=record_pb2.RecordedAttach()),
+    ],
+)
+def test_an_entry_that_cannot_be_played_is_refused(entry):
+    with pytest.raises(ValueError, match="none that is played"):
+        list(replay(iter([entry]), Manager()))
+
+
+def test_a_refusal_of_what_was_recorded_is_said_in_a_line(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "record"
+    with path.open("wb") as file:
+        record_life(REGIMES["ordered, recompute"], 1, file)
+    monkeypatch.setattr(replay_module, "Manager", lambda: Manager(max_blocks=1))
+    assert main([str(path)]) == 1
+    assert "the manager refuses what was recorded: " in capsys.readouterr().err
+
+
+@pytest.mark.e2e
+def test_a_manager_that_is_not_there_is_said_in_a_line(tmp_path, capsys):
+    path = tmp_path / "record"
+    with path.open("wb") as file:
+        record_life(REGIMES["ordered, recompute"], 1, file)
+    assert main([str(path), "--target", "127.0.0.1:1"]) == 1
+    assert "UNAVAILABLE" in capsys.readouterr().err
+
+
 @pytest.mark.e2e
 def test_the_channel_to_a_target_is_closed_whatever_happens(run_manager, tmp_path, monkeypatch):
     opened = []
