@@ -196,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ServiceError as error:
         refusal = error.message
     except grpc.RpcError as error:
-        refusal = f"{error.code().name} {error.details()}"  # type: ignore[attr-defined]  # every one is a call too
+        refusal = f"{error.code().name} {error.details()}"
     sys.stderr.write(f"{given.file}: the manager refuses what was recorded: {refusal}\n")
     return 1
 
