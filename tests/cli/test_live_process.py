@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 from processes import ServiceProcess
+from unclaimed_port import unclaimed_port
 
 from cli.live.follower import Follower
 from cli.live.mirror import SHARED
@@ -68,8 +69,9 @@ def test_a_follower_keeps_up_with_a_worker_that_takes_steps(stub: Any, address: 
 def test_a_follower_finds_the_pool_of_a_manager_that_was_started_again() -> None:
     """The first manager dies and the second one, at the same address, has another pool of the same name."""
     flags = ("--metrics", "", "--lease-seconds", "300")
-    with ServiceProcess("kv_manager", "--listen", "127.0.0.1:0", *flags) as manager:
-        address = manager.wait_ready().address
+    address = f"127.0.0.1:{unclaimed_port()}"
+    with ServiceProcess("kv_manager", "--listen", address, *flags) as manager:
+        manager.wait_ready()
         with open_channel(address) as channel:
             stub = kv_manager_pb2_grpc.KvManagerServiceStub(channel)
             pool = TourPool(RemoteManager(stub))  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from processes import REPOSITORY, ServiceProcess, Stack, running_stack
+from unclaimed_port import unclaimed_port
 
 from gateway.text.tokenizer import TOKENIZER_FILES
 from octavo.kv.v1 import inspect_pb2, kv_manager_pb2_grpc
@@ -228,14 +229,15 @@ def alone(worker: worker_pb2_grpc.WorkerServiceStub, count: int) -> list[int]:
 
 def test_streams_survive_the_death_of_the_manager(demo_model: Path) -> None:
     """The manager is killed under a live stream and another one started: no token is lost or repeated."""
-    with running_stack(demo_model, gateway=False, worker_flags={"lease-patience": 0.2}) as stack:
+    listen = f"127.0.0.1:{unclaimed_port()}"
+    flags = {"worker_flags": {"lease-patience": 0.2}, "manager_flags": {"listen": listen}}
+    with running_stack(demo_model, gateway=False, **flags) as stack:
         worker = worker_pb2_grpc.WorkerServiceStub(open_channel(stack.worker.address))
         stream = worker.Generate(generate(max_tokens=ENDLESS), timeout=240)
         tokens = list(next(stream).token_ids)
         stack.manager.signal(signal.SIGKILL)
         stack.manager.process.wait()
-        listen = f"--listen={stack.manager.address}"
-        with ServiceProcess("kv_manager", listen, "--metrics=").wait_ready() as second:
+        with ServiceProcess("kv_manager", f"--listen={listen}", "--metrics=").wait_ready() as second:
             while not (stats := worker.GetStats(worker_pb2.GetStatsRequest())).reattaches:
                 tokens += next(stream).token_ids
             read_on(stream, tokens, stats.generated_tokens)

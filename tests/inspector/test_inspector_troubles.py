@@ -8,6 +8,7 @@ from chromium import Chromium
 from inspected_page import expose
 from processes import ServiceProcess
 from silent_pool import LISTEN, attach, http_of, manager
+from unclaimed_port import unclaimed_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser, pytest.mark.timeout(900)]
 
@@ -35,8 +36,8 @@ def test_the_page_asks_for_a_key_until_one_will_do(chromium: Chromium, tmp_path:
 
 
 def test_the_page_comes_back_with_its_manager(chromium: Chromium) -> None:
-    with manager() as kv, ServiceProcess("gateway", *LISTEN, f"--inspect-managers={kv.address}") as gateway:
-        address = kv.address
+    address = f"127.0.0.1:{unclaimed_port()}"
+    with manager(address) as kv, ServiceProcess("gateway", *LISTEN, f"--inspect-managers={address}") as gateway:
         attach(address, 24)
         chromium.open(f"http://{http_of(gateway)}/inspect")
         expose(chromium)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from unclaimed_port import unclaimed_port
 
 from model_worker.metrics import serve_metrics
 from service.listening import cannot_listen, check_free
@@ -25,8 +26,7 @@ def taken() -> Iterator[str]:
 
 @pytest.mark.unit
 def test_a_free_address_is_free_again_after_the_look() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        free = f"127.0.0.1:{holder.getsockname()[1]}"
+    free = f"127.0.0.1:{unclaimed_port()}"
     for listen in (free, free, "127.0.0.1:0", "localhost:0", "[::1]:0" if socket.has_ipv6 else "127.0.0.1:0"):
         check_free(listen, "--listen")
 

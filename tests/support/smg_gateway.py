@@ -7,13 +7,14 @@ import fcntl
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from unclaimed_port import unclaimed_port
 
 VERSION = "1.13.0"
 # Logged once the tokenizer has come from the worker; without it requests are turned away.
@@ -44,19 +45,11 @@ def environment(folder: Path) -> Path:
     return interpreter
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; smg cannot be asked to choose."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 @contextmanager
 def smg_in_front_of(worker: str, interpreter: Path, seconds: float = 120.0) -> Iterator[str]:
     """smg over one worker at ``host:port``; the base URL of its OpenAI interface, when it takes requests."""
-    port, metrics = _free_ports(2)
+    # It cannot be asked to choose.
+    port, metrics = unclaimed_port(), unclaimed_port()
     flags = {"host": "127.0.0.1", "port": port, "prometheus-port": metrics, "policy": "cache_aware"}
     command = [interpreter, "-m", "smg", "launch", "--worker-urls", f"grpc://{worker}"]
     command += [f"--{name}={value}" for name, value in flags.items()]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from older_build import Build
 from processes import ServiceProcess
+from unclaimed_port import unclaimed_port
 
 # Pools at one manager, and with them workers.
 POOLS = ("a", "b")
@@ -18,14 +19,14 @@ class Post:
 
     Attributes:
         process: the one that serves there now, or did last.
-        address: host:port; the first process picked the port.
+        address: host:port.
     """
 
     def __init__(self, stack: ExitStack, module: str, flags: Mapping[str, object]) -> None:
         self._stack = stack
         self._module = module
         self._flags = [f"--{name}={value}" for name, value in flags.items()]
-        self.address = "127.0.0.1:0"
+        self.address = f"127.0.0.1:{unclaimed_port()}"
         self.process = self.open()
 
     def open(self, build: Build | None = None) -> ServiceProcess:
@@ -40,7 +41,7 @@ class Post:
 
     def ready(self) -> None:
         """Wait until the process serves."""
-        self.address = self.process.wait_ready().address
+        assert self.process.wait_ready().address == self.address
 
     def end(self, by: signal.Signals, seconds: float = 180.0) -> int:
         """End the process. Returns its exit status."""
