@@ -70,6 +70,10 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
         BeforeValidator(split_list),
         Field(description="origins whose pages may call the HTTP API, https://host,https://host or *; empty: none"),
     ] = ()
+    http_reasoning_field: Annotated[
+        Literal["reasoning_content", "reasoning", "both"],
+        Field(description="name of the field that has a message's reasoning: SGLang's, vLLM's, or both"),
+    ] = "reasoning_content"
     tenants: Annotated[
         OptionalPath, Field(description="file of tenants and their keys (docs/tenants.md); unset: calls need no key")
     ] = None
@@ -152,6 +156,12 @@ class GatewaySettings(model_settings.ServiceSettings, env_prefix="OCTAVO_GATEWAY
         if self.routing == "prefix" and not self.managers:
             raise ValueError("routing prefix needs managers: they know what is cached")
         return self
+
+    @property
+    def reasoning_fields(self) -> tuple[str, ...]:
+        """The names that ``http_reasoning_field`` stands for."""
+        one = self.http_reasoning_field
+        return ("reasoning_content", "reasoning") if one == "both" else (one,)
 
     @property
     def worker_tls(self) -> TlsFiles | None:

@@ -33,7 +33,8 @@ def routes(surface: Surface) -> list[Route]:
     """What is served where, but for the inspector's page and its data."""
     pages = Pages(surface)
     calls = [
-        Route(shape.path, Generating(shape, surface), methods=["POST"]) for shape in (ChatShape(), CompletionShape())
+        Route(shape.path, Generating(shape, surface), methods=["POST"])
+        for shape in (ChatShape(surface.settings.reasoning_fields), CompletionShape())
     ]
     return [
         *calls,

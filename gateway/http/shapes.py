@@ -55,7 +55,11 @@ class Shape(Protocol):
 
 
 class ChatShape:
-    """``/v1/chat/completions``."""
+    """``/v1/chat/completions``.
+
+    Args:
+        reasoning: names of the fields that have a message's reasoning, which is no part of OpenAI's API.
+    """
 
     call = Call.CHAT
     path = "/v1/chat/completions"
@@ -63,24 +67,24 @@ class ChatShape:
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
 
+    def __init__(self, reasoning: Sequence[str] = REASONING[:1]) -> None:
+        self._reasoning = reasoning
+
     def said(self, text: str, calls: Sequence[WholeCall], reasoning: str) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-        if calls or reasoning:
-            message["content"] = text or None
-        if calls:
-            message["tool_calls"] = [whole_call(call) for call in calls]
-        return {"message": message | reasoned(reasoning)}
+        beside = self._beside(reasoning, [whole_call(call) for call in calls])
+        content = text or (None if beside else "")
+        return {"message": {"role": "assistant", "content": content, "refusal": None, **beside}}
 
     def added(self, piece: Piece, *, first: bool) -> dict[str, Any]:
-        text = piece.text
-        delta: dict[str, Any] = {"role": "assistant", "content": text} if first else {"content": text} if text else {}
-        if piece.calls and (calls := call_deltas(piece.calls)):
-            delta["tool_calls"] = calls
-        if piece.reasoning:
-            delta |= reasoned(piece.reasoning)
-        if first and len(delta) > 2:  # more than role and content
-            delta["content"] = text or None
-        return {"delta": delta}
+        beside = self._beside(piece.reasoning, call_deltas(piece.calls))
+        if first:
+            return {"delta": {"role": "assistant", "content": piece.text or (None if beside else ""), **beside}}
+        return {"delta": {"content": piece.text, **beside} if piece.text else beside}
+
+    def _beside(self, reasoning: str, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What a message has beside its content; where that is all, the content is null."""
+        beside: dict[str, Any] = dict.fromkeys(self._reasoning, reasoning) if reasoning else {}
+        return {**beside, "tool_calls": calls} if calls else beside
 
     def logprobs(self, entries: Sequence[TokenLogprobs], offset: int) -> dict[str, Any]:
         return chat_logprobs(entries)
@@ -201,15 +205,6 @@ class Chunks:
 
 def _tokens(prompt: int, completion: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-def reasoned(text: str) -> dict[str, str]:
-    """Reasoning as a message and a delta have it: nothing where there is none.
-
-    It is no part of OpenAI's API. DeepSeek's has the first name and SGLang with it, vLLM gave it up for the second, and
-    clients read the one or the other.
-    """
-    return dict.fromkeys(REASONING, text) if text else {}
 
 
 def _tells_calls(piece: Piece) -> bool:

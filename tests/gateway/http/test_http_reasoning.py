@@ -52,8 +52,7 @@ def body(script: str = SCRIPT, **more: Any) -> Any:
 def whole(http: Http, document: Any) -> Said:
     (choice,) = http.post(CHAT, document).json["choices"]
     message = choice["message"]
-    assert message.get("reasoning_content") == message.get("reasoning")
-    return Said(message.get("reasoning"), message["content"], choice["finish_reason"])
+    return Said(message.get("reasoning_content"), message["content"], choice["finish_reason"])
 
 
 def streamed(http: Http, document: Any) -> Said:
@@ -61,10 +60,9 @@ def streamed(http: Http, document: Any) -> Said:
     for event in http.post(CHAT, {**document, "stream": True}).events:
         (choice,) = event["choices"]
         delta = choice["delta"]
-        assert delta.get("reasoning_content") == delta.get("reasoning")
         # It comes first, all of it.
-        assert not (delta.get("reasoning") and content)
-        reasoning += [delta["reasoning"]] if delta.get("reasoning") else []
+        assert not ("reasoning_content" in delta and content)
+        reasoning += [delta["reasoning_content"]] if "reasoning_content" in delta else []
         content += [delta["content"]] if delta.get("content") else []
         end = choice["finish_reason"] or end
     assert not any("<" in text for text in (*reasoning, *content))
@@ -85,7 +83,7 @@ def test_reasoning_streams_and_comes_whole(thinker: Any) -> None:
     assert whole(thinker.http, body(stop=["größer", "s."])) == Said("Hm, größer.", "Ye", "stop")
     choices = thinker.http.post(CHAT, body(n=2, logprobs=True)).json["choices"]
     # The second sample begins with the prompt's second character: no mark, no reasoning.
-    assert choices[0]["message"]["reasoning"] == "Hm, größer."
+    assert choices[0]["message"]["reasoning_content"] == "Hm, größer."
     assert choices[1]["message"]["content"].startswith("think>\nHm")
     # Log-probabilities are of all tokens.
     assert len(choices[0]["logprobs"]["content"]) == TOKENS
@@ -117,7 +115,7 @@ def test_calls_come_behind_reasoning(thinker: Any) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     choice = thinker.http.post(CHAT, body(f"<think>{call}?</think>\n{call}", tools=tools)).json["choices"][0]
-    assert (choice["message"]["reasoning"], choice["message"]["content"]) == (f"{call}?", None)
+    assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == (f"{call}?", None)
     assert [one["function"]["name"] for one in choice["message"]["tool_calls"]] == ["f"]
     assert choice["finish_reason"] == "tool_calls"
 
@@ -130,7 +128,7 @@ def test_the_official_client_passes_it_on(thinker: Any) -> None:
         assert answer.usage.completion_tokens_details.reasoning_tokens == REASONING_TOKENS
         stream: Any = client.chat.completions.create(model="bytes", **body(), stream=True)
         deltas = [chunk.choices[0].delta for chunk in stream]
-        assert "".join(getattr(delta, "reasoning", None) or "" for delta in deltas) == "Hm, größer."
+        assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "Hm, größer."
 
 
 def test_grpc_tells_it_apart_too(thinker: Any) -> None:
@@ -158,7 +156,14 @@ def test_what_a_grammar_says_is_of_the_content(toy: Any, thinker: Any) -> None:
     assert grammar(separate_reasoning=False) == {"json_object": True}
 
 
-def test_a_setting_switches_it_off(toy: Any, thinker: Any, start_gateway: Callable[..., Any]) -> None:
+def test_settings_rename_it_and_switch_it_off(toy: Any, thinker: Any, start_gateway: Callable[..., Any]) -> None:
     folder = thinker.process.args[thinker.process.args.index("--tokenizer") + 1]
-    plain = start_gateway(toy.address, "--tokenizer", folder, "--reasoning-parser", "none")
-    assert whole(Http(plain.wait_event("ready")["http"]), body()) == Said(None, SCRIPT, "stop")
+    flags = ["--http-reasoning-field=reasoning"], ["--http-reasoning-field=both"], ["--reasoning-parser=none"]
+    started = [start_gateway(toy.address, "--tokenizer", folder, *one) for one in flags]
+    renamed, both, off = (
+        Http(gateway.wait_event("ready")["http"]).post(CHAT, body()).json["choices"][0]["message"]
+        for gateway in started
+    )
+    assert renamed == {"role": "assistant", "content": "Yes.", "refusal": None, "reasoning": "Hm, größer."}
+    assert both == {**renamed, "reasoning_content": "Hm, größer."}
+    assert off == {"role": "assistant", "content": SCRIPT, "refusal": None}
