@@ -158,12 +158,11 @@ def test_what_a_grammar_says_is_of_the_content(toy: Any, thinker: Any) -> None:
 
 def test_settings_rename_it_and_switch_it_off(toy: Any, thinker: Any, start_gateway: Callable[..., Any]) -> None:
     folder = thinker.process.args[thinker.process.args.index("--tokenizer") + 1]
-    flags = ["--http-reasoning-field=reasoning"], ["--http-reasoning-field=both"], ["--reasoning-parser=none"]
+    flags = ["--http-reasoning-field=reasoning"], ["--reasoning-parser=none"]
     started = [start_gateway(toy.address, "--tokenizer", folder, *one) for one in flags]
-    renamed, both, off = (
+    renamed, off = (
         Http(gateway.wait_event("ready")["http"]).post(CHAT, body()).json["choices"][0]["message"]
         for gateway in started
     )
     assert renamed == {"role": "assistant", "content": "Yes.", "refusal": None, "reasoning": "Hm, größer."}
-    assert both == {**renamed, "reasoning_content": "Hm, größer."}
     assert off == {"role": "assistant", "content": SCRIPT, "refusal": None}
