@@ -108,7 +108,7 @@ class RunningGateway:
         assert self._server is not None
         self._run(self._server.stop(0))
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        self._thread.join(120)
 
     def set_ready(self, ready: bool) -> None:
         """Let health answer SERVING or NOT_SERVING."""
@@ -116,7 +116,7 @@ class RunningGateway:
         self._run(self._server.set_ready(ready))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     async def _start(self) -> None:
         self._server = Server(

@@ -88,7 +88,7 @@ def test_a_chat_streams_what_it_answers_whole(client: openai.OpenAI, model: str)
     chunks = list(stream)
     pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     assert "".join(pieces) == whole.choices[0].message.content
-    assert sum(map(bool, pieces)) > 6
+    assert sum(map(bool, pieces)) > 1  # tokens that come while one is sent go together
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
     assert whole.usage is not None
     assert whole.usage.completion_tokens == chunks[-1].usage.completion_tokens == 12

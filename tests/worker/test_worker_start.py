@@ -24,7 +24,7 @@ def test_the_foreign_distribution_of_our_packages_name_is_refused(tmp_path: Path
         f"import sys; sys.path.append({str(tmp_path)!r}); "
         "from model_worker import __main__; sys.argv[1:] = ['--model', 'nowhere']; sys.exit(__main__.main())"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 1
     assert "the distribution 'kernels' 0.9.9 is installed" in ended.stderr
 
