@@ -315,8 +315,8 @@ def _load(settings: WorkerSettings, plan: MemoryPlan) -> tuple[LoadedModel, torc
 def _decode_graphs(
     settings: WorkerSettings, plan: MemoryPlan, loaded: LoadedModel, pool: torch.Tensor
 ) -> DecodeGraphs | None:
-    """Graphs for every batch that may decode, captured as they come."""
-    if plan.device.type != "cuda" or not settings.cuda_graphs:
+    """Graphs for every batch that may decode, captured as they come; None where the model allows none."""
+    if plan.device.type != "cuda" or not settings.cuda_graphs or not loaded.model.capturable:
         return None
     size = plan.shape.block_size
     most_blocks = -(-plan.max_context // size)

@@ -33,6 +33,11 @@ class DecoderModel:
         self._stack = weights.stack
         self._ends = DecoderEnds(weights.embedding, weights.norm, weights.output, factor)
 
+    @property
+    def capturable(self) -> bool:
+        """Which experts have tokens, and how many, is read on the host."""
+        return self.config.experts is None
+
     @torch.inference_mode()
     def forward(
         self,

@@ -42,6 +42,12 @@ class GeneralModel:
         self._windows = windows
         self._selects = _accepts(type(model), "logits_to_keep")
 
+    @property
+    def capturable(self) -> bool:
+        """As transformers says of the class, whether it compiles whole; but for frequencies that follow the positions."""
+        whole = bool(getattr(self._model, "_can_compile_fullgraph", False))
+        return whole and not _rope_types(self._model.config) & {"dynamic", "longrope"}
+
     @torch.inference_mode()
     def forward(
         self,
@@ -191,6 +197,13 @@ def _check_class(architecture: str, hf_config: PretrainedConfig) -> None:
 def _accepts(model_class: type[PreTrainedModel], name: str) -> bool:
     """Whether the class's forward takes an argument of this name."""
     return name in inspect.signature(model_class.forward).parameters
+
+
+def _rope_types(hf_config: PretrainedConfig) -> set[str]:
+    """The types of its rotary embeddings: of all layers, or by their kind."""
+    rope: Mapping[str, Any] = getattr(hf_config, "rope_parameters", None) or {}
+    kinds = [rope, *(kind for kind in rope.values() if isinstance(kind, Mapping))]
+    return {str(kind.get("rope_type", "default")) for kind in kinds}
 
 
 def _pin_long_rope(hf_config: PretrainedConfig, served: int) -> None:

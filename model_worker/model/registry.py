@@ -23,6 +23,12 @@ class CausalLM(PagedModel, Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def capturable(self) -> bool:
+        """Whether a forward pass queues the same work whatever its tensors hold, and never waits to read one on the
+        host: then a CUDA graph can record it."""
+        ...
+
 
 def is_native(raw: Mapping[str, Any]) -> bool:
     """Whether a config.json's architecture is one of the native families.
