@@ -44,7 +44,7 @@ class GeneralModel:
 
     @property
     def capturable(self) -> bool:
-        """As transformers says of the class, whether it compiles whole; but for frequencies that follow the positions."""
+        """As transformers says of the class, that it compiles whole; not with frequencies that follow the positions."""
         whole = bool(getattr(self._model, "_can_compile_fullgraph", False))
         return whole and not _rope_types(self._model.config) & {"dynamic", "longrope"}
 
