@@ -304,7 +304,7 @@ def _load(settings: WorkerSettings, plan: MemoryPlan) -> tuple[LoadedModel, torc
     )
     try:
         pool = allocate_pool(plan.shape, plan.device)
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, OSError) as error:
         raise StartError(
             f"no memory for {plan.shape.pool_bytes} bytes of KV blocks, lower --num-blocks or --kv-memory-gib: "
             f"{str(error).splitlines()[0]}"
@@ -320,7 +320,7 @@ def _decode_graphs(
         return None
     size = plan.shape.block_size
     most_blocks = -(-plan.max_context // size)
-    return DecodeGraphs(loaded.model, pool, settings.max_sequences, most_blocks, size, CudaCapture())
+    return DecodeGraphs(loaded.model, pool, settings.max_sequences, most_blocks, size, CudaCapture(pool.device))
 
 
 def _host_tier(plan: MemoryPlan, pool: torch.Tensor) -> Swaps:

@@ -27,21 +27,24 @@ def buckets(most: int) -> list[int]:
 
 
 class CudaCapture:
-    """Captures on the current device; the graphs share their memory, since only one of them runs at a time."""
+    """Captures on one device; the graphs share their memory, since only one of them runs at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._memory = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Step) -> tuple[Tensor, Callable[[], None]]:
-        # Kernels are compiled and libraries make their workspaces at the first call, which no graph can record.
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
-            output = step()
+        # A stream of another device would record nothing of the step, and its graph would run nothing.
+        with torch.cuda.device(self._device):
+            # Kernels are compiled and libraries make their workspaces at the first call, which no graph can record.
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                step()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._memory, stream=side):
+                output = step()
         return output, graph.replay
 
 
