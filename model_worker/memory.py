@@ -165,8 +165,12 @@ def _device(wanted: str) -> torch.device:
         device = torch.device(wanted)
     except RuntimeError as error:
         raise StartError(f"--device {wanted}: {str(error).splitlines()[0]}") from error
+    if device.type not in ("cpu", "cuda"):
+        raise StartError(f"--device {wanted}: must be auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise StartError(f"--device {wanted}: torch {torch.__version__} sees no CUDA device")
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        raise StartError(f"--device {wanted}: torch sees {count}, counted from 0")
     return device
 
 

@@ -1,10 +1,13 @@
 """Sizing: what is asked for wins, what is left is measured against the machine, and every refusal names its numbers."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
+import torch
 
-from model_worker import memory
+from model_worker import app, memory
 from model_worker.memory import GIB, MIB, MemoryPlan, Needs, StartError, describe, kv_bytes_of_gpu, plan_memory
 from model_worker.settings import WorkerSettings
 
@@ -90,3 +93,33 @@ def test_the_smallest_pools_take_a_prompt_of_one_token(demo_model: Path, num_blo
 def test_no_block_at_all_is_refused_with_the_bytes(demo_model: Path) -> None:
     with pytest.raises(StartError, match=f"needed {2 * BLOCK_BYTES} bytes .* available --num-blocks 0"):
         plan(demo_model, num_blocks=0)
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        ("meta", "must be auto, cpu, cuda or cuda:N"),
+        ("cuda:1", "torch sees 1, counted from 0"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch, device: str, reason: str
+) -> None:
+    """On a machine with one GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(StartError, match=f"--device {device}: {reason}"):
+        plan_memory(WorkerSettings(model=demo_model, device=device))
+
+
+def test_a_pool_that_cannot_be_mapped_is_said_with_what_to_change(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))  # as a mapping beyond a limit of the process does
+
+    monkeypatch.setattr(app, "load_model", lambda *_, **__: None)
+    monkeypatch.setattr(app, "allocate_pool", refuse)
+    made = plan(demo_model, num_blocks=4)
+    with pytest.raises(StartError, match=f"no memory for {5 * BLOCK_BYTES} bytes of KV blocks, lower --num-blocks"):
+        app._load(WorkerSettings(model=demo_model, threads=torch.get_num_threads()), made)
