@@ -48,6 +48,7 @@ class PrefixCache:
             raise invalid_argument("timeout_s", f"{timeout_seconds}, must be a finite number of at least 0")
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         while True:
+            self._check_open()
             try:
                 request = kv_manager_pb2.ResetPrefixCacheRequest(pool=pool)
                 done = await self._manager.ResetPrefixCache(request, timeout=ANSWER_SECONDS)
@@ -57,6 +58,9 @@ class PrefixCache:
                     raise _unavailable(error.code(), error.details()) from error
                 if asyncio.get_running_loop().time() >= deadline:
                     return common_pb2.FlushCacheResponse(success=False, message=error.details() or "in use")
+            except asyncio.CancelledError:
+                self._check_open()
+                raise
             await asyncio.sleep(RETRY_SECONDS)
 
     async def events(self, model: worker_pb2.GetModelResponse) -> AsyncGenerator[Any, None]:
@@ -67,6 +71,7 @@ class PrefixCache:
         """
         cache = CacheEvents(root_digest(model.model_fingerprint), model.block_size, self._known)
         request = watch_pb2.WatchRequest(pool=model.pool, include_token_ids=True)
+        self._check_open()
         call = self._manager.Watch(request)
         self._watches.add(call)
         try:
@@ -76,15 +81,23 @@ class PrefixCache:
         except grpc.aio.AioRpcError as error:
             raise _unavailable(error.code(), error.details()) from error
         except asyncio.CancelledError:
-            if not self._closed:
-                raise
-            raise _unavailable(grpc.StatusCode.CANCELLED, "the worker is going away") from None
+            self._check_open()
+            raise
         finally:
             self._watches.discard(call)
             call.cancel()
 
+    def _check_open(self) -> None:
+        """A call of a closed channel is cancelled, as if its own caller had left, or is an error of gRPC's.
+
+        Raises:
+            ServiceError: UNAVAILABLE, it is closed.
+        """
+        if self._closed:
+            raise _unavailable(grpc.StatusCode.CANCELLED, "the worker is going away") from None
+
     async def close(self) -> None:
-        """Let go of the connection; what is streamed over it ends."""
+        """Let go of the connection; who waits for the manager is told."""
         self._closed = True
         for call in self._watches:
             call.cancel()  # closing the channel leaves them be

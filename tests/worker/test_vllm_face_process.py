@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import grpc.aio
 import pytest
 from processes import Stack, running_stack
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2_grpc
@@ -18,6 +19,7 @@ from model_worker.servicer import Worker
 from model_worker.streams import StreamTable
 from model_worker.vllm_face.prefix_cache import PrefixCache
 from model_worker.vllm_face.servicer import VllmEngineServicer
+from octavo.kv.v1 import kv_manager_pb2_grpc
 from octavo.worker.v1 import worker_pb2, worker_pb2_grpc
 from service.channels import open_channel
 from service.errors import ServiceError, error_info_of
@@ -206,6 +208,34 @@ async def test_a_worker_that_loads_asks_for_patience(params: dict[str, Any], che
             await call
         assert (refused.value.code, refused.value.retry_seconds) == (grpc.StatusCode.UNAVAILABLE, 1.0)
     await cache.close()
+
+
+class SilentManager(kv_manager_pb2_grpc.KvManagerServiceServicer):
+    """Never answers."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def ResetPrefixCache(self, request: Any, context: Any) -> Any:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+async def test_who_flushes_while_the_worker_goes_hears_it() -> None:
+    """In the middle of a call, and behind it: neither a call that nobody cancelled nor an error without a reason."""
+    manager, server = SilentManager(), grpc.aio.server()
+    kv_manager_pb2_grpc.add_KvManagerServiceServicer_to_server(manager, server)
+    cache = PrefixCache(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+    await server.start()
+    waiting = asyncio.create_task(cache.flush("pool", 0.0))
+    await manager.asked.wait()
+    await cache.close()
+    late = cache.flush("pool", 0.0), anext(cache.events(worker_pb2.GetModelResponse(pool="pool", block_size=4)))
+    for call in (waiting, *late):
+        with pytest.raises(ServiceError, match="the worker is going away") as refused:
+            await call
+        assert (refused.value.code, refused.value.reason) == (grpc.StatusCode.UNAVAILABLE, "MANAGER_UNAVAILABLE")
+    await server.stop(0)
 
 
 def test_who_follows_events_does_not_hold_up_the_end(checkpoint: Path) -> None:
