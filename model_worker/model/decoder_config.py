@@ -8,10 +8,12 @@ from model_worker.model.activations import ACTIVATIONS
 from model_worker.model.config import ModelConfig, architecture_of, common_window, read_ids, read_positive, read_size
 from model_worker.model.errors import CheckpointError, UnsupportedModelError
 from model_worker.model.families import FAMILIES, Family, Windows, layer_windows
-from model_worker.model.rope import RopeConfig
+from model_worker.model.rope import RopeConfig, inverse_frequencies
 from model_worker.model.rope_config import Contexts, parameters, read_rope
 
 _LOCAL_THETA = 10000.0
+# What comes of fields that are rarely read, where they are not what they should be.
+NONSENSE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 
 
 class ExpertsConfig(NamedTuple):
@@ -60,10 +62,22 @@ def read_decoder_config(
 ) -> DecoderConfig:
     """From the contents of config.json and generation_config.json (may be empty), to serve up to `max_context`.
 
-    Raises CheckpointError when a field is missing or sizes contradict each other, UnsupportedModelError for what the
-    forward pass does not have.
+    Raises CheckpointError when a field is missing or makes no sense, or sizes contradict each other,
+    UnsupportedModelError for what the forward pass does not have.
     """
     architecture = architecture_of(raw)
+    try:
+        config = _read(architecture, raw, generation, max_context)
+        for rope in config.ropes:
+            inverse_frequencies(rope, config.head_dim)  # what cannot be computed is refused before weights are read
+    except NONSENSE as error:
+        raise CheckpointError(f"config.json makes no {architecture}: {type(error).__name__}: {error}") from error
+    return config
+
+
+def _read(
+    architecture: str, raw: Mapping[str, Any], generation: Mapping[str, Any], max_context: int | None
+) -> DecoderConfig:
     family = FAMILIES[architecture]
     activation = raw.get(family.activation) or raw.get("hidden_act") or "silu"
     if not isinstance(activation, str) or activation not in ACTIVATIONS:

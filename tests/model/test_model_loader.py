@@ -109,6 +109,21 @@ def test_fingerprint_names_configuration_weights_and_dtype(folder: Path, tmp_pat
             CheckpointError,
             "original_max_position_embeddings must be a finite number above 0, got '8k'",
         ),
+        (
+            {"rope_parameters": {"rope_type": "longrope", "factor": 2.0, "long_factor": 2.0, "short_factor": 1.0}},
+            CheckpointError,
+            "config.json makes no LlamaForCausalLM: TypeError",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}},
+            CheckpointError,
+            "config.json makes no LlamaForCausalLM: ZeroDivisionError",
+        ),
+        (
+            {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "max_window_layers": None},
+            CheckpointError,
+            "config.json makes no Qwen2ForCausalLM: TypeError",
+        ),
         ({"rms_norm_eps": "1e-5"}, CheckpointError, "rms_norm_eps must be a finite number above 0, got '1e-5'"),
         ({"hidden_act": ["silu"]}, UnsupportedModelError, r"activation \['silu'\] is not supported"),
         ({"hidden_size": None}, CheckpointError, "has no hidden_size"),
