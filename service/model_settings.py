@@ -35,7 +35,7 @@ OptionalAddress = Annotated[str, AfterValidator(lambda value: value and check_ad
 OptionalPath = Annotated[Path | None, OptionalValue]
 NaturalInt = Annotated[int, Field(ge=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def split_list(value: object) -> object:

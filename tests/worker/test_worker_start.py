@@ -67,6 +67,7 @@ def test_replicas_with_one_command_line_have_pools_of_their_own() -> None:
         ([], "--model is required, as is or by $OCTAVO_WORKER_MODEL"),
         (["--model=m", "--block-size=0"], "--block-size: Input should be greater than or equal to 1, found '0'"),
         (["--model=m", "--num-blocks=-1"], "--num-blocks"),
+        (["--model=m", "--kv-memory-gib=inf"], "--kv-memory-gib: Input should be a finite number, found 'inf'"),
         (["--model=m", "--dtype=int8"], "--dtype"),
         (["--model=m", "--listen=here"], "--listen: must be host:port, port 0 to 65535, found 'here'"),
         (["--model=m", "--listen=127.0.0.1:65536"], "--listen: must be host:port, port 0 to 65535"),
