@@ -41,14 +41,15 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         self._began = time.monotonic()
         self._last_request = 0.0
         self._unstarted_tokens = 0
-        self._archive: bytes | None = None
+        self._archive: list[Any] | None = None
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self._last_request = time.time()
-        wanted = own_request(request)
-        if self._worker.tokenizer is None:
-            raise _not_ready(self._worker.state)
-        stops = await self._stops.read(request.sampling_params, self._worker.tokenizer)
+        with self._worker.counts.refusals():
+            wanted = own_request(request)
+            if self._worker.tokenizer is None:
+                raise _not_ready(self._worker.state)
+            stops = await self._stops.read(request.sampling_params, self._worker.tokenizer)
         answers = Answers(request, wanted.token_ids, stops)
         unstarted = len(wanted.token_ids)
         self._unstarted_tokens += unstarted
@@ -100,8 +101,8 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: igno
         if files is None:
             raise _not_ready(self._worker.state)
         if self._archive is None:
-            self._archive = await asyncio.to_thread(archive, files)
-        for piece in pieces(self._archive):
+            self._archive = await asyncio.to_thread(lambda: list(pieces(archive(files))))
+        for piece in self._archive:
             yield piece
 
     async def FlushCache(self, request: Any, context: Any) -> Any:

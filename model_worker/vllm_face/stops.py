@@ -84,5 +84,13 @@ class StopReader:
             raise invalid_argument("sampling_params.stop", "this model has no tokenizer.json to find strings with")
         async with self._reading:
             if self._tokenizer is None:
-                self._tokenizer = await asyncio.to_thread(Tokenizer.from_buffer, files["tokenizer.json"])
+                self._tokenizer = await asyncio.to_thread(_tokenizer, files["tokenizer.json"])
         return StopStrings(self._tokenizer, strings, params.min_tokens, params.skip_special_tokens)
+
+
+def _tokenizer(data: bytes) -> Tokenizer:
+    try:
+        return Tokenizer.from_buffer(data)
+    except Exception as error:  # the library raises no narrower class
+        reason = f"this model's tokenizer.json cannot be read, to find strings with: {error}"
+        raise invalid_argument("sampling_params.stop", reason) from error

@@ -239,9 +239,10 @@ async def test_stop_strings_need_a_vocabulary_and_an_end() -> None:
     for params, some in (
         (vllm_pb2.SamplingParams(stop=["a"]), {}),
         (vllm_pb2.SamplingParams(stop=["a" * 1025]), files),
+        (vllm_pb2.SamplingParams(stop=["a"]), {"tokenizer.json": b"{}"}),
     ):
         with pytest.raises(ServiceError) as refused:
-            await reader.read(params, some)
+            await StopReader().read(params, some)
         assert set(refused.value.fields) == {"sampling_params.stop"}
 
 

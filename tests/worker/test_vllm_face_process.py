@@ -207,6 +207,9 @@ async def test_a_worker_that_loads_asks_for_patience(params: dict[str, Any], che
         with pytest.raises(ServiceError, match="loading the model") as refused:
             await call
         assert (refused.value.code, refused.value.retry_seconds) == (grpc.StatusCode.UNAVAILABLE, 1.0)
+    with pytest.raises(ServiceError, match="whole vocabulary"):
+        await anext(loading.Generate(request([1], logprobs=-1), None))
+    assert worker.counts.read().refused == {"NOT_READY": 1, "INVALID_REQUEST": 1}
     await cache.close()
 
 
