@@ -133,11 +133,13 @@ def process(address: str) -> Iterator[grpc.Channel]:
     """The servicer in a process of its own."""
     command = [sys.executable, __file__, "--serve", address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        ready = json.loads(server.stdout.readline())
-        with grpc.insecure_channel(ready["address"], CHANNEL_OPTIONS) as channel:
-            yield channel
-        server.terminate()
+        try:
+            assert server.stdout is not None
+            ready = json.loads(server.stdout.readline())
+            with grpc.insecure_channel(ready["address"], CHANNEL_OPTIONS) as channel:
+                yield channel
+        finally:
+            server.terminate()
 
 
 # --- decoding
