@@ -14,7 +14,6 @@ from hashlib import sha256
 from typing import NamedTuple
 
 TOKEN_BYTES = 4
-DIGEST_BYTES = 32
 _DOMAIN = b"octavo.kv.v1"
 
 

@@ -52,14 +52,6 @@ class PrefixIndex:
         if len(holder) == 1:
             shard[digest] = holder[0]
 
-    def clear(self) -> None:
-        """Forget everything."""
-        for shard in self.shards:
-            shard.clear()
-
-    def __len__(self) -> int:
-        return sum(len(shard) for shard in self.shards)
-
     def digests(self) -> list[bytes]:
         """All digests, in no particular order."""
         return [digest for shard in self.shards for digest in shard]
