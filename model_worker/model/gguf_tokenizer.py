@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from model_worker.model.errors import CheckpointError, UnsupportedModelError
 from model_worker.model.gguf_checkpoint import GgufCheckpoint
+from model_worker.model.gguf_file import DAMAGE
 from model_worker.model.gguf_spm import Pieces, build_spm
 
 
@@ -47,8 +48,15 @@ def write_tokenizer(checkpoint: GgufCheckpoint, folder: Path) -> None:
     """Writes tokenizer.json, tokenizer_config.json and, when there is a chat template, chat_template.jinja.
 
     Raises UnsupportedModelError for a tokenizer other than SentencePiece BPE and byte-level BPE with a known
-    pre-tokenizer.
+    pre-tokenizer, CheckpointError for one that does not fit together.
     """
+    try:
+        _write(checkpoint, folder)
+    except DAMAGE as error:
+        raise CheckpointError(f"the GGUF file's tokenizer is damaged: {type(error).__name__}: {error}") from error
+
+
+def _write(checkpoint: GgufCheckpoint, folder: Path) -> None:
     build_tokenizer(checkpoint).save(str(folder / "tokenizer.json"))
     tokens = _strings(checkpoint, "tokens")
     config: dict[str, Any] = {
@@ -68,7 +76,7 @@ def write_tokenizer(checkpoint: GgufCheckpoint, folder: Path) -> None:
 
 
 def build_tokenizer(checkpoint: GgufCheckpoint) -> Tokenizer:
-    """The tokenizer of a GGUF file. Raises as `write_tokenizer`."""
+    """The tokenizer of a GGUF file. Raises UnsupportedModelError, and whatever comes of one that is damaged."""
     kind = checkpoint.metadata("tokenizer.ggml.model")
     if kind == "gpt2":
         tokenizer = _byte_level(checkpoint)

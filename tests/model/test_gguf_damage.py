@@ -3,23 +3,23 @@
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 
-from model_worker.model.errors import ModelLoadError
+from model_worker.model.errors import CheckpointError, ModelLoadError
 from model_worker.model.loader import read_config
+from model_worker.tokenizer_files import tokenizer_files
 
 pytestmark = pytest.mark.unit
 
 WORDS_OF_LIBRARIES = re.compile(r"axis|dtype|array|codec|reshape|buffer|index \d|divisor|invalid literal|NoneType|0x")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A small file of which a configuration can be read."""
-    path = tmp_path_factory.mktemp("gguf") / "whole.gguf"
+def begun(path: Path) -> gguf.GGUFWriter:
+    """The sizes of a small model with three tokens, and its embedding."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(1)
     writer.add_context_length(64)
@@ -30,11 +30,23 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10_000.0)
     writer.add_tensor("token_embd.weight", np.zeros((3, 32), np.float32))
-    writer.add_tensor("blk.0.attn_q.weight", np.zeros((32, 32), np.float32))
+    return writer
+
+
+def end(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A small file of which a configuration can be read."""
+    path = tmp_path_factory.mktemp("gguf") / "whole.gguf"
+    writer = begun(path)
+    writer.add_tensor("blk.0.attn_q.weight", np.zeros((32, 32), np.float32))
+    end(writer)
     assert read_config(path, None).num_layers == 1
     return path.read_bytes()
 
@@ -76,3 +88,30 @@ def test_wrong_bytes_are_refused_in_our_own_words(whole: bytes, tmp_path: Path, 
         told.add(refusal(path, bytes(content)))
     assert len(told) > 5
     assert [said for said in told if WORDS_OF_LIBRARIES.search(said)] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("gpt2", lambda writer: writer.add_bos_token_id(9)),
+        ("llama", lambda writer: writer.add_eos_token_id(9)),
+        ("llama", lambda writer: writer.add_uint32("tokenizer.chat_template", 7)),
+        ("llama", lambda writer: writer.add_uint32("tokenizer.ggml.scores", 7)),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_together_is_refused(tmp_path: Path, kind: str, wrong: Any) -> None:
+    """Three tokens: an id beyond them, and values of another type."""
+    path = tmp_path / "tokenizer.gguf"
+    writer = begun(path)
+    writer.add_tokenizer_model(kind)
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(["a", "b", "ab"])
+    writer.add_token_merges(["a b"])
+    writer.add_token_types([gguf.TokenType.NORMAL] * 3)
+    writer.add_add_bos_token(kind == "gpt2")
+    wrong(writer)
+    if kind == "llama" and "tokenizer.ggml.scores" not in writer.kv_data[0]:
+        writer.add_token_scores([0.0] * 3)
+    end(writer)
+    with pytest.raises(CheckpointError, match="the GGUF file's tokenizer is damaged"):
+        tokenizer_files(path)
