@@ -40,6 +40,10 @@ class Entry(Protocol):
     def count(self) -> int:
         """How many they are."""
 
+    @property
+    def weight(self) -> int:
+        """What all of them take to tell and to keep, in blocks, digests or table entries."""
+
     def tell(self, into: "Events", interest: Interest, number: int, heard: int) -> int:
         """Tell a watcher.
 
@@ -49,21 +53,21 @@ class Entry(Protocol):
             heard: how many of the first events it has heard already.
 
         Returns:
-            What that took, in blocks, digests or table entries.
+            What that took, as ``weight`` counts it.
         """
 
 
 class Single:
     """One event. Its first message is kept for watchers to come, so nobody may change what it says."""
 
-    __slots__ = ("_event", "_header", "_told", "_weight", "kind")
+    __slots__ = ("_event", "_header", "_told", "kind", "weight")
 
     def __init__(self, kind: int, event: Event, header: common_pb2.ResponseHeader) -> None:
         self.kind = kind
+        self.weight = EVENT_WEIGHT + event.weight
         self._event: Event | None = event
         self._header = header
         self._told: watch_pb2.WatchResponse | None = None
-        self._weight = 0
 
     @property
     def count(self) -> int:
@@ -77,14 +81,14 @@ class Single:
         else:
             event.write(response)
             response.header.CopyFrom(self._header)
-            self._event, self._told, self._weight = None, response, EVENT_WEIGHT + event.weight
+            self._event, self._told = None, response
         if self.kind == watch_pb2.EVENT_KIND_CACHE and not interest.token_ids and response.stored.token_ids:
             if response is self._told:  # others ask for them
                 self._told = watch_pb2.WatchResponse()
                 self._told.CopyFrom(response)
             response.stored.ClearField("token_ids")
         response.sequence = number
-        return self._weight
+        return self.weight
 
 
 GrownTable = tuple[int, int, tuple[int, ...]]
@@ -94,11 +98,12 @@ GrownTable = tuple[int, int, tuple[int, ...]]
 class Grown:
     """The tables that a step lets grow, an event each: what most steps do, and nothing else."""
 
-    __slots__ = ("_header", "_tables")
+    __slots__ = ("_header", "_tables", "weight")
 
     kind = watch_pb2.EVENT_KIND_TABLES
 
     def __init__(self, tables: tuple[GrownTable, ...], header: common_pb2.ResponseHeader) -> None:
+        self.weight = EVENT_WEIGHT * len(tables) + sum([len(entries) for _, _, entries in tables])
         self._tables = tables
         self._header = header
 

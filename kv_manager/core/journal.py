@@ -29,8 +29,9 @@ KINDS = (
     watch_pb2.EVENT_KIND_SEQUENCES,
 )
 
-REMEMBERED_EVENTS = 16_384
-"""Entries kept for watchers that come back or read slowly; who asks for older ones gets a snapshot instead."""
+REMEMBERED_EVENTS, REMEMBERED_WEIGHT = 16_384, 1 << 19
+"""Entries kept for watchers that come back or read slowly, and the blocks, digests and table entries in them, about 100
+bytes each; who asks for older ones gets a snapshot instead."""
 
 
 class Noted(NamedTuple):
@@ -85,7 +86,9 @@ class Journal:
     ids: "BlockIds | None" = None
     noted: list[Noted] = field(default_factory=list)
     _entries: deque[Entry] = field(default_factory=deque)
+    _weight: int = 0
     _recorded: int = 0
+    _left: int = 0  # entries recorded when a watcher left last
     _counts: dict[int, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     _active: set[int] = field(default_factory=set)
     _watchers: list[Watcher] = field(default_factory=list)
@@ -170,10 +173,11 @@ class Journal:
             entries.append(Grown(grown, header))
         for entry in entries:
             self._counts[entry.kind] += entry.count
+            self._weight += entry.weight
         self._entries += entries
         self._recorded += len(entries)
-        while len(self._entries) > REMEMBERED_EVENTS:
-            self._entries.popleft()
+        while len(self._entries) > REMEMBERED_EVENTS or self._weight > REMEMBERED_WEIGHT:
+            self._weight -= self._entries.popleft().weight
         self._retire()
 
     def drop(self, reason: str) -> None:
@@ -188,10 +192,12 @@ class Journal:
 
     def _retire(self) -> None:
         """Stop recording kinds that nobody has watched for as long as events are remembered."""
-        if self._watchers or len(self._entries) < REMEMBERED_EVENTS:
+        forgotten = self._recorded - len(self._entries)
+        if self._watchers or forgotten <= self._left:
             return
         self._active.clear()
         self._entries.clear()
+        self._weight = 0
 
     # --- watching
 
@@ -210,6 +216,7 @@ class Journal:
     def close(self, watcher: Watcher) -> None:
         """Watch no longer."""
         self._watchers.remove(watcher)
+        self._left = self._recorded
 
     def _find(self, kinds: frozenset[int], after: int) -> tuple[int | None, int]:
         """Where event ``after`` was the last of ``kinds``: how many entries were recorded, and how many events of the

@@ -14,7 +14,8 @@ from kv_world import World
 from test_kv_worlds import REGIMES
 
 from cli.embedded_manager import EmbeddedManager
-from kv_manager.core import journal, snapshots, views
+from kv_manager.core import journal, snapshots, step_notes, views
+from kv_manager.core.entries import EVENT_WEIGHT
 from kv_manager.core.journal import KINDS
 from kv_manager.core.manager import Manager
 from kv_manager.core.slices import at_once
@@ -203,10 +204,12 @@ def test_a_pool_dropped_in_the_middle_of_a_snapshot_is_told(tiny_slices):
     assert watch.ended
 
 
+@pytest.mark.parametrize(("bound", "most"), [("REMEMBERED_EVENTS", 4), ("REMEMBERED_WEIGHT", 4 * (EVENT_WEIGHT + 1))])
 @pytest.mark.parametrize("events", [3, 5])
-def test_who_reads_too_slowly_hears_a_snapshot_instead_of_a_gap(monkeypatch, events):
-    """Four events are remembered. Three unread ones are told one by one; of five, one is lost, so a snapshot comes."""
-    monkeypatch.setattr(journal, "REMEMBERED_EVENTS", 4)
+def test_who_reads_too_slowly_hears_a_snapshot_instead_of_a_gap(monkeypatch, events, bound, most):
+    """Four events are remembered, of one digest each. Three unread ones are told one by one; of five, one is lost, so a
+    snapshot comes."""
+    monkeypatch.setattr(journal, bound, most)
     manager = Manager()
     spec = attach_pb2.PoolSpec(pool="world", worker_id="w", num_blocks=64, block_size=1, reuse_regime=1)
     epoch = manager.attach([attach_pb2.AttachRequest(pool=spec)]).header.epoch
@@ -220,6 +223,37 @@ def test_who_reads_too_slowly_hears_a_snapshot_instead_of_a_gap(monkeypatch, eve
     mirror.agrees_on_digests(manager.pools()[0])
     assert len(mirror.stored) == (events if events <= 4 else 0)
     assert mirror.next_sequence == start + events
+
+
+@pytest.mark.parametrize(("away", "hears"), [(4, "stored"), (5, "snapshot")])
+def test_who_comes_back_hears_what_is_remembered_however_long_he_watched_before(monkeypatch, away, hears):
+    """Four events are remembered. Six are watched, so that no older one is left; of those told to nobody the first one
+    is forgotten with the fifth, and then nothing is noted any more."""
+    monkeypatch.setattr(journal, "REMEMBERED_EVENTS", 4)
+    manager = Manager()
+    spec = attach_pb2.PoolSpec(pool="world", worker_id="w", num_blocks=64, block_size=1, reuse_regime=1)
+    epoch = manager.attach([attach_pb2.AttachRequest(pool=spec)]).header.epoch
+    kinds = [watch_pb2.EVENT_KIND_CACHE]
+
+    def store(first, last):
+        for step in range(first, last + 1):
+            request = steps_pb2.StepRequest(pool="world", epoch=epoch, step=step, completed_step=step - 1)
+            request.admits.add(seq=step, token_ids=struct.pack("<2I", step, 0), num_tokens=1)
+            manager.step(request)
+            step_notes.settle(manager.pools()[0], manager.pools()[0].journal)  # as anybody's look at the pool does
+
+    mirror = Mirror(manager, kinds).read_all()
+    store(1, 7)  # each step but the first stores a digest
+    mirror.read_all()
+    mirror.watch.close()
+    store(8, 7 + away)
+    after = watch_pb2.WatchPosition(
+        manager_id=manager.manager_id, epoch=epoch, sequence=mirror.next_sequence - 1, kinds=kinds
+    )
+    watch = manager.watch(watch_pb2.WatchRequest(pool="world", kinds=kinds, after=after), lambda: None)
+    assert [each.WhichOneof("event") for each in at_once(watch.poll())][:1] == [hears]
+    store(8 + away, 8 + away)
+    assert [each.WhichOneof("event") for each in at_once(watch.poll())] == ["stored"]
 
 
 def test_who_lost_events_of_tables_hears_a_snapshot_that_begins_as_one(monkeypatch, tiny_slices):
