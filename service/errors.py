@@ -6,7 +6,6 @@ with ``google.rpc`` details: ``ErrorInfo`` always, ``BadRequest`` for named fiel
 """
 
 import contextlib
-import functools
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -138,18 +137,22 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceErr
     try:
         await context.abort(error.code, status.message, tuple(trailing))
     except grpc.aio.AbortError as ended:
-        context.add_done_callback(functools.partial(_forget_frames, ended))
+        _forget_frames_after(context, ended)
         raise
 
 
-def _forget_frames(ended: grpc.aio.AbortError, _: object) -> None:
+def _forget_frames_after(context: "grpc.aio.ServicerContext[Any, Any]", ended: grpc.aio.AbortError) -> None:
     """Let go of what the frames of an ended call hold, the request above all.
 
     gRPC keeps the error in the call's state and the frames name the call's context: a cycle that would lie there until
     a collection.
     """
-    ended.__context__ = None
-    ended.with_traceback(None)
+
+    def forget(context: Any) -> None:
+        ended.__context__ = None
+        ended.with_traceback(None)
+
+    context.add_done_callback(forget)
 
 
 class MalformedMessage:
