@@ -141,7 +141,7 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: ServiceErr
         raise
 
 
-def _forget_frames_after(context: "grpc.aio.ServicerContext[Any, Any]", ended: grpc.aio.AbortError) -> None:
+def _forget_frames_after(context: Any, ended: grpc.aio.AbortError) -> None:
     """Let go of what the frames of an ended call hold, the request above all.
 
     gRPC keeps the error in the call's state and the frames name the call's context: a cycle that would lie there until
