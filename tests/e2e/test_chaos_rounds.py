@@ -36,7 +36,7 @@ from whole_fleet import check_whole
 from octavo.gateway.v1 import gateway_pb2_grpc
 from service.channels import open_aio_channel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model]
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(900)]
 
 # A stream has a second to go when the service is struck, also where a token takes no more than one or two milliseconds.
 STREAMS, PROMPT, OUTPUT = 16, 24, 640

@@ -25,7 +25,7 @@ from tiny_checkpoints import tiny_checkpoint
 
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model]
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(900)]
 
 # Streams of each kind, so that one of them is on the worker that dies.
 COPIES, PROMPT, OUTPUT = 3, 24, 100

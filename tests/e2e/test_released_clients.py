@@ -24,7 +24,7 @@ from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
 from service.channels import open_channel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model]
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(900)]
 
 PROMPT = "The rain in Spain"
 WORKER = {"num-blocks": 2_048, "block-size": 4, "dtype": "float32", "threads": 1}

@@ -29,7 +29,7 @@ from whole_fleet import check_whole
 from octavo.gateway.v1 import gateway_pb2_grpc
 from service.channels import open_aio_channel
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model]
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(900)]
 
 STREAMS, PROMPT, OUTPUT = 16, 24, 160
 # Every stream has so many tokens when a process is told to stop.

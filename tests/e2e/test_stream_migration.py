@@ -25,7 +25,7 @@ from tiny_checkpoints import tiny_checkpoint
 
 from octavo.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model]
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(900)]
 
 CI_KILLS, SOAK_KILLS = 5, 50
 STREAMS, ON_EACH, PROMPT, OUTPUT, EDGE = 16, 8, 24, 400, 5

@@ -22,7 +22,7 @@ from octavo.worker.v1 import sampling_pb2, worker_pb2, worker_pb2_grpc
 from service.channels import open_channel
 from service.errors import error_info_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.model]
+pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.timeout(900)]
 
 PROMPT = [504, 1463, 282, 260, 3847, 7293, 8250, 351]
 # What no machine generates before it is ended, and what is read of it at the end of a test.

@@ -22,7 +22,7 @@ CALLS = {
 WINDOW = 65_536
 # 1,000 tokens with 1 + 20 log-probabilities of 14 bytes or more each: 294,000 bytes at least, more than four windows.
 HELD_TOKENS, CANDIDATES = 1_000, 20
-SOON_SECONDS = 20.0
+SOON_SECONDS = 60.0
 
 Seen = TypeVar("Seen")
 
