@@ -24,9 +24,9 @@ Words = NDArray[np.uint64]
 
 
 def uniforms(seeds: Sequence[int], indexes: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:
-    """The numbers in [0, 1) drawn for each ``position`` of sample ``index``; 53 random bits each.
+    """``[rows, 4]``: the numbers in [0, 1) drawn for each ``position`` of sample ``index``; 53 random bits each.
 
-    All arguments are below 2**64 and of one length, which is that of the result.
+    All arguments are below 2**64 and of one length.
     """
     # Each as its own array: numpy makes floats of a list that mixes numbers beyond 2**63 with smaller ones.
     keys = np.stack([np.array(seeds, dtype=np.uint64), np.array(indexes, dtype=np.uint64)])
@@ -38,7 +38,8 @@ def uniforms(seeds: Sequence[int], indexes: Sequence[int], positions: Sequence[i
         high, low = _multiply(multiplied)
         multiplied, others = high[::-1] ^ others ^ keys, low[::-1]
         keys = keys + _KEY_STEPS
-    numbers: NDArray[np.float64] = (multiplied[0] >> _BITS_BELOW_DOUBLE).astype(np.float64) * 2.0**-53
+    words = np.stack([multiplied[0], others[0], multiplied[1], others[1]], axis=-1)
+    numbers: NDArray[np.float64] = (words >> _BITS_BELOW_DOUBLE).astype(np.float64) * 2.0**-53
     return numbers
 
 

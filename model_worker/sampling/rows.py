@@ -11,14 +11,14 @@ from torch import Tensor
 BLOCK = 256
 
 
-def block_sums(values: Tensor) -> Tensor:
-    """The sums of 256 columns each, the last of those that remain: ``[rows, ceil(width / 256)]``.
+def block_sums(values: Tensor, size: int = BLOCK) -> Tensor:
+    """The sums of ``size`` columns each, the last of those that remain: ``[rows, ceil(width / size)]``.
 
     The sum of a whole row is split between threads when there are few rows, which changes its last bits.
     """
     rows, width = values.shape
-    whole = width - width % BLOCK
-    sums = values[:, :whole].reshape(rows, -1, BLOCK).sum(dim=-1)
+    whole = width - width % size
+    sums = values[:, :whole].reshape(rows, -1, size).sum(dim=-1)
     if whole == width:
         return sums
     return torch.cat([sums, values[:, whole:].sum(dim=-1, keepdim=True)], dim=-1)

@@ -5,8 +5,8 @@ The order is that of transformers:
     logits -> logit bias -> penalties -> bad words -> min tokens -> grammar      on single logits, for greedy rows too
            -> temperature -> top-k -> top-p -> min-p -> typical-p -> draw        each on what the one before left
 
-The draw inverts the cumulative distribution at one number that depends on (seed, sample index, position) alone. All
-arithmetic is row by row, so that a row gets the same token in any batch.
+A draw chooses at numbers that depend on (seed, sample index, position) alone. All arithmetic is row by row, so that a
+row gets the same token in any batch.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels import argmax
 from model_worker.sampling import filters
-from model_worker.sampling.draw import draw, draw_from_vocabulary
+from model_worker.sampling.draw import draw_from_few, draw_from_vocabulary
 from model_worker.sampling.grammar import GrammarMask
 from model_worker.sampling.logprobs import Logprobs
 from model_worker.sampling.penalties import Penalties
@@ -112,8 +112,8 @@ def _draw(tokens: Tensor, logits: Tensor, highest: Tensor, places: list[int], ro
     if filtered:
         columns = filters.Columns.of([params[place] for place in filtered], highest[filtered], logits.shape[-1])
         kept = filters.keep(_rows(logits, filtered), columns)
-        drawn = draw(kept.weights, numbers[[of_place[place] for place in filtered]])
-        tokens[filtered] = kept.ids.gather(1, drawn.unsqueeze(1)).squeeze(1)
+        at = numbers[[of_place[place] for place in filtered]]
+        tokens[filtered] = draw_from_few(kept.ids, kept.weights, at, logits.shape[-1])
     if free:
         temperatures = torch.tensor([[params[place].temperature] for place in free], device=logits.device)
         # The largest is subtracted first: a small temperature overflows downwards only.

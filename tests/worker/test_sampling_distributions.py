@@ -21,7 +21,7 @@ from sampling_reference import Row, distribution, processed
 from torch import Tensor
 
 from model_worker.sampling import filters
-from model_worker.sampling.draw import draw, draw_from_vocabulary
+from model_worker.sampling.draw import draw_from_few, draw_from_vocabulary
 from model_worker.sampling.grammar import GrammarCompiler, GrammarMask
 from model_worker.sampling.params import SamplingParams, StopConditions
 from model_worker.sampling.penalties import Penalties
@@ -117,12 +117,10 @@ def drawn(case: Case, at: Tensor) -> Tensor:
     highest, params = logits.amax(dim=-1, keepdim=True), case.row.sampling
     if params.filtered:
         kept = filters.keep(logits, filters.Columns.of([params], highest, logits.shape[-1]))
-        return kept.ids[0, draw(kept.weights.expand(len(at), -1), at)]
+        some = (kept.ids.expand(len(at), -1), kept.weights.expand(len(at), -1))
+        return draw_from_few(*some, at, logits.shape[-1])
     weights = torch.exp((logits - highest) / params.temperature)
-    if case.whole:
-        return draw_from_vocabulary(weights.expand(len(at), -1), at)
-    left = weights[0].nonzero().squeeze(1)
-    return left[draw(weights[:, left].expand(len(at), -1), at)]
+    return draw_from_vocabulary(weights.expand(len(at), -1), at)
 
 
 def counts(case: Case, seed: int) -> Tensor:
