@@ -196,15 +196,16 @@ def test_a_grammar_binds_the_text(worker: worker_pb2_grpc.WorkerServiceStub, dem
 
 
 def test_a_request_that_leaves_no_token_fails_alone(worker: worker_pb2_grpc.WorkerServiceStub) -> None:
-    # A repetition penalty so small that positive logits become infinite.
+    # Every token would stop it, and none may as long as it has no second one.
+    all_stop = {"stop_token_ids": range(worker.GetModel(worker_pb2.GetModelRequest()).vocab_size), "min_tokens": 2}
     plain = tokens(generate(worker, PROMPT, sampling={"temperature": 0}))
     with ThreadPoolExecutor(5) as pool:
         sound = [pool.submit(generate, worker, PROMPT, sampling={"temperature": 0}) for _ in range(5)]
         with pytest.raises(grpc.RpcError) as caught:
-            generate(worker, PROMPT, sampling={"temperature": 0, "repetition_penalty": 1e-45})
+            generate(worker, PROMPT, sampling={"temperature": 0}, stop=all_stop)
         assert all(tokens(one.result()) == plain for one in sound)
-    assert caught.value.code() is grpc.StatusCode.INTERNAL
-    assert "no finite numbers" in caught.value.details()
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "no token is left to choose by min_tokens" in caught.value.details()
 
 
 @pytest.mark.parametrize("temperature", [1e-8, 1e-4, 2.0, 1e4])
