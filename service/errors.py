@@ -5,6 +5,7 @@ with ``google.rpc`` details: ``ErrorInfo`` always, ``BadRequest`` for named fiel
 ``RequestInfo`` for a request that has a name.
 """
 
+import asyncio
 import contextlib
 import inspect
 import logging
@@ -24,6 +25,9 @@ DOMAIN = "octavo"
 DETAILS_KEY = "grpc-status-details-bin"
 # How long gRPC's own retries wait, by the client's service config, in place of their backoff.
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
+
+Seam = Callable[[Any, str], contextlib.AbstractAsyncContextManager[None]]
+"""(context, method) -> what a call of it runs in."""
 
 logger = logging.getLogger(__name__)
 
@@ -174,10 +178,14 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     Attributes:
         draining: refuse every new call with UNAVAILABLE.
+        idle: set while no call runs, but for those of gRPC's own services.
     """
 
     def __init__(self) -> None:
         self.draining = False
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._running = 0
 
     async def intercept_service(
         self,
@@ -193,9 +201,29 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         refuse = _refuse_stream if handler.response_streaming else _refuse_unary
         return behaving(
             handler,
-            lambda behaviour: wrap(refuse if self.draining else behaviour, method),
+            lambda behaviour: wrap(refuse if self.draining else behaviour, method, self._seam),
             _tolerant(handler.request_deserializer),
         )
+
+    @contextlib.asynccontextmanager
+    async def _seam(self, context: Any, method: str) -> AsyncIterator[None]:
+        self._running += 1
+        self.idle.clear()
+        try:
+            yield
+        except ServiceError as error:
+            logger.info("%s: %s: %s", method, error.code.name, error.logged)
+            await abort(context, error)
+        except grpc.aio.AbortError:
+            raise
+        except Exception:
+            logger.exception("%s failed", method)
+            message = f"{method} failed; see the log of the service"
+            await abort(context, ServiceError(grpc.StatusCode.INTERNAL, message, reason="INTERNAL"))
+        finally:
+            self._running -= 1
+            if not self._running:
+                self.idle.set()
 
 
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -223,17 +251,17 @@ async def _refuse_stream(request: Any, context: Any) -> AsyncIterator[Any]:
     yield  # what makes it a generator
 
 
-def _wrap_unary(behaviour: Behaviour, method: str) -> Behaviour:
+def _wrap_unary(behaviour: Behaviour, method: str, seam: Seam) -> Behaviour:
     async def call(request: Any, context: Any) -> Any:
-        async with _seam(context, method):
+        async with seam(context, method):
             return await behaviour(request, context)
 
     return call
 
 
-def _wrap_stream(behaviour: Behaviour, method: str) -> Behaviour:
+def _wrap_stream(behaviour: Behaviour, method: str, seam: Seam) -> Behaviour:
     async def call(request: Any, context: Any) -> AsyncIterator[Any]:
-        async with _seam(context, method):
+        async with seam(context, method):
             responses = behaviour(request, context)
             if not inspect.isasyncgen(responses):
                 raise TypeError(f"{method} must be an async generator")
@@ -243,20 +271,3 @@ def _wrap_stream(behaviour: Behaviour, method: str) -> Behaviour:
                     yield response
 
     return call
-
-
-@contextlib.asynccontextmanager
-async def _seam(context: Any, method: str) -> AsyncIterator[None]:
-    try:
-        yield
-    except ServiceError as error:
-        logger.info("%s: %s: %s", method, error.code.name, error.logged)
-        await abort(context, error)
-    except grpc.aio.AbortError:
-        raise
-    except Exception:
-        logger.exception("%s failed", method)
-        await abort(
-            context,
-            ServiceError(grpc.StatusCode.INTERNAL, f"{method} failed; see the log of the service", reason="INTERNAL"),
-        )

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -31,6 +32,27 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 ]
 
 
+class Health(health.aio.HealthServicer):  # type: ignore[misc]  # comes without types
+    """gRPC's own, but for its ``Watch`` streams: they end with the server, or one held its drain for all its grace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._over = asyncio.Event()
+
+    def end_watches(self) -> None:
+        """End all that run and all that come. What they told last stands."""
+        self._over.set()
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
+        tasks = {asyncio.ensure_future(super().Watch(request, context)), asyncio.ensure_future(self._over.wait())}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Server:
     """A gRPC server that is not ready until told so.
 
@@ -52,7 +74,7 @@ class Server:
         self._tls = tls
         self._errors = ErrorInterceptor()
         self._server = grpc.aio.server(interceptors=[*interceptors, self._errors], options=SERVER_OPTIONS)
-        self._health = health.aio.HealthServicer()
+        self._health = Health()
         self._ready = False
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         register(self._server)
@@ -106,7 +128,12 @@ class Server:
         # GOAWAY would end as CANCELLED, which clients do not retry.
         self._errors.draining = True
         await asyncio.sleep(min(NOTICE_SECONDS, grace_seconds))
-        await self._server.stop(grace_seconds)
+        stopped = asyncio.ensure_future(self._server.stop(grace_seconds))
+        idle = asyncio.ensure_future(self._errors.idle.wait())
+        await asyncio.wait({stopped, idle}, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        self._health.end_watches()
+        await stopped
         # A loop that closes before they have ended cancels gRPC's tasks around them, which logs each as an error.
         for _ in range(TURNS_TO_END):
             await asyncio.sleep(0)
