@@ -50,7 +50,7 @@ def chat(
         models = stub.ListModels(gateway_pb2.ListModelsRequest()).models
         served = model or ", ".join(each.id for each in models) or "no model"
         print(f"{printable(served)} at {address}\n{HELP}", file=sys.stderr)
-        conversation = Conversation(stub, options, model, system, write)
+        conversation = Conversation(stub, options, model, system, write, write_reasoning)
 
         def turn(line: str) -> str:
             import grpc
@@ -66,6 +66,12 @@ def chat(
 def write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def write_reasoning(text: str) -> None:
+    """Beside the answer, which may be piped on."""
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 def talk(turn: Callable[[str], str], reset: Callable[[], None], set_system: Callable[[str], None]) -> None:

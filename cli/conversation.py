@@ -16,6 +16,7 @@ class Conversation:
         model: a served model's name, or empty.
         system: the system message, or empty for the model's own.
         write: called with each piece of an answer.
+        write_reasoning: called with each piece of what the model thinks before it.
     """
 
     def __init__(
@@ -25,11 +26,13 @@ class Conversation:
         model: str,
         system: str,
         write: Callable[[str], None],
+        write_reasoning: Callable[[str], None],
     ) -> None:
         self._stub = stub
         self._options = options
         self._model = model
         self._write = write
+        self._write_reasoning = write_reasoning
         self._opening: list[gateway_pb2.ChatMessage] = []
         self.messages: list[gateway_pb2.ChatMessage] = []
         self.set_system(system)
@@ -55,11 +58,16 @@ class Conversation:
         """
         asked = gateway_pb2.ChatMessage(role="user", content=text)
         request = gateway_pb2.ChatRequest(model=self._model, messages=[*self.messages, asked], options=self._options)
-        answer = ""
+        answer, thinks = "", False
         note = "[stopped]"
         call = self._stub.Chat(request)
         try:
             for response in answers_of(call):
+                if response.reasoning:
+                    self._write_reasoning(response.reasoning)
+                elif thinks and response.content:
+                    self._write_reasoning("\n")
+                thinks = bool(response.reasoning) or (thinks and not response.content)
                 answer += response.content
                 self._write(response.content)
                 if response.finish_reason:

@@ -79,6 +79,9 @@ class ScriptedGateway(gateway_pb2_grpc.GatewayServiceServicer):
         if request.messages[-1].content == "break off":
             yield gateway_pb2.ChatResponse(role="assistant", content="half")
             await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        if request.messages[-1].content == "think":
+            for thought in ("let me ", "see"):
+                yield gateway_pb2.ChatResponse(reasoning=thought)
         yield gateway_pb2.ChatResponse(role="assistant", content=f"{len(request.messages)} ")
         yield gateway_pb2.ChatResponse(content="messages", finish_reason=gateway_pb2.FINISH_REASON_STOP)
 

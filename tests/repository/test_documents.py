@@ -63,7 +63,7 @@ def settings_rows() -> list[tuple[str, ...]]:
 
 
 def test_the_settings_table_is_read() -> None:
-    assert len(settings_rows()) == 29
+    assert len(settings_rows()) == 30
 
 
 @pytest.mark.parametrize(("module", "flag", "default"), settings_rows())
