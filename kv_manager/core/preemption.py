@@ -162,7 +162,7 @@ def _tell(
     requester: Sequence,
     costs: Costs,
 ) -> None:
-    told = work.response.preempted.add(
+    told = steps_pb2.Preempted(
         seq=victim.id,
         mode=mode,
         reason=reason,
@@ -170,5 +170,6 @@ def _tell(
         recompute_seconds=costs.recompute_seconds,
         swap_seconds=costs.swap_seconds,
     )
+    work.response.preempted.append(told)  # a copy: a part of the answer would keep the whole of it
     pool.recent_preemptions.append((work.step, told))
     pool.preemptions[mode, reason] += 1
