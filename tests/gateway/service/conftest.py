@@ -5,7 +5,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from unclaimed_port import unclaimed_port
 
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.tokenizer import Tokenizer
@@ -178,10 +178,8 @@ def start_gateway() -> Iterator[Callable[..., Gateway]]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on."""
+    return unclaimed_port()
 
 
 @pytest.fixture(scope="session")

@@ -174,7 +174,7 @@ def test_a_frozen_worker_is_noticed(start_worker: Any, start_gateway: Any) -> No
     worker = start_worker()
     gateway = started(start_gateway, worker)
     worker.signal(signal.SIGSTOP)
-    gateway.wait_health(serving=False, seconds=30)
+    gateway.wait_health(serving=False, seconds=90)
     error = failure(lambda: open_stream(gateway))
     assert error.code() == grpc.StatusCode.UNAVAILABLE
     assert "does not answer" in error.details()

@@ -250,7 +250,7 @@ def test_the_deadline_ends_the_pause(start_worker: Any, start_gateway: Any) -> N
     first = start_worker("--halt-after", "3")
     gateway = start_gateway(first.address, "--migration-wait-seconds", "60")
     gateway.wait_event("ready")
-    stream = begin(gateway, "abc", max_tokens=9, timeout=3.0)
+    stream = begin(gateway, "abc", max_tokens=9, timeout=10.0)
     kill_when_halted(first)
     assert failure(stream).code() is grpc.StatusCode.DEADLINE_EXCEEDED
     gateway.wait_for(lambda event: event.get("message") == "generation ended: not finished")

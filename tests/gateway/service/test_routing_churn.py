@@ -24,8 +24,15 @@ class Clients:
     def __init__(self, gateway: Any) -> None:
         self._gateway = gateway
         self._enough = threading.Event()
+        self._news, self._answered = threading.Condition(), 0
         self._pool = ThreadPoolExecutor(CLIENTS)
         self._running = [self._pool.submit(self._ask_on) for _ in range(CLIENTS)]
+
+    def more(self) -> None:
+        """Wait until as many more requests have ended as there are clients."""
+        wanted = self._answered + CLIENTS
+        with self._news:
+            assert self._news.wait_for(lambda: self._answered >= wanted, 3 * SLOWEST_SECONDS)
 
     def stop(self) -> list[tuple[str, float]]:
         """(text, seconds) of each request."""
@@ -40,6 +47,9 @@ class Clients:
             began = time.monotonic()
             text = "".join(piece.text for piece in self._gateway.stub.Generate(request, timeout=120))
             answers.append((text, time.monotonic() - began))
+            with self._news:
+                self._answered += 1
+                self._news.notify_all()
         return answers
 
 
@@ -63,11 +73,10 @@ def churn(start_worker: Callable[..., Any], start_gateway: Callable[..., Any], r
             gateway.wait_for(lambda event: "cannot be used" in str(event.get("message")))
             workers[place] = start_worker("--token-seconds", "0.005", "--listen", worker.address)
         gateway.wait_for(lambda event, ready=ready: event.get("message") == ready)
+        clients.more()
     answers = clients.stop()
     assert {text for text, _ in answers} == {TEXT}
     assert max(seconds for _, seconds in answers) < SLOWEST_SECONDS
-    # The rounds took seconds and a request takes a tenth of one: none of them slipped through between two rounds.
-    assert len(answers) > CLIENTS * rounds
 
 
 @pytest.mark.e2e

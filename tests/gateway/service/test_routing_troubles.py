@@ -69,15 +69,15 @@ def test_a_request_that_failed_before_its_first_token_goes_to_another_worker(
 def test_a_frozen_manager_holds_up_three_requests_and_is_asked_again_later(
     start_worker: Callable[..., Any], start_manager: Callable[..., Any], start_gateway: Callable[..., Any]
 ) -> None:
-    """Each of the three waits for the lookup's second; then requests go by load, until the manager answers a trial."""
+    """Each of the three waits for the lookup's two seconds; then requests go by load, until the manager answers a trial."""
     workers, manager = [start_worker(), start_worker()], start_manager()
     addresses = ",".join(worker.address for worker in workers)
-    gateway = start_gateway(addresses, "--managers", manager.address, "--routing-lookup-seconds", "1")
+    gateway = start_gateway(addresses, "--managers", manager.address, "--routing-lookup-seconds", "2")
     both_ready(gateway, *workers)
     assert outcome(gateway) == "OK"
     manager.signal(signal.SIGSTOP)
-    assert all(timed(gateway) >= 1 for _ in range(3))
-    assert min(timed(gateway) for _ in range(3)) < 1
+    assert all(timed(gateway) >= 2 for _ in range(3))
+    assert min(timed(gateway) for _ in range(3)) < 2
     gateway.wait_for(lambda event: "does not say what is cached" in event.get("message", ""))
     manager.signal(signal.SIGCONT)
     with ThreadPoolExecutor(1) as pool:
