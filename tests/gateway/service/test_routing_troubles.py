@@ -69,7 +69,7 @@ def test_a_request_that_failed_before_its_first_token_goes_to_another_worker(
 def test_a_frozen_manager_holds_up_three_requests_and_is_asked_again_later(
     start_worker: Callable[..., Any], start_manager: Callable[..., Any], start_gateway: Callable[..., Any]
 ) -> None:
-    """Each of the three waits for the lookup's two seconds; then requests go by load, until the manager answers a trial."""
+    """Each of the three waits for the lookup's two seconds; then requests go by load, until it answers a trial."""
     workers, manager = [start_worker(), start_worker()], start_manager()
     addresses = ",".join(worker.address for worker in workers)
     gateway = start_gateway(addresses, "--managers", manager.address, "--routing-lookup-seconds", "2")
