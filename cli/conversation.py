@@ -65,9 +65,10 @@ class Conversation:
             for response in answers_of(call):
                 if response.reasoning:
                     self._write_reasoning(response.reasoning)
-                elif thinks and response.content:
+                    thinks = True
+                if response.content and thinks:
                     self._write_reasoning("\n")
-                thinks = bool(response.reasoning) or (thinks and not response.content)
+                    thinks = False
                 answer += response.content
                 self._write(response.content)
                 if response.finish_reason:

@@ -16,6 +16,19 @@ MODEL = ["--layers", "2", "--kv-heads", "2", "--head-dim", "64"]
 SMALL = ["simulate", "--lengths", "alpaca", "--requests", "20", "--memory", "2"]
 
 
+def run(arguments: Sequence[str], stdout: int) -> subprocess.CompletedProcess[str]:
+    """The command, with a file descriptor for its stdout."""
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"], ["tour"], ["estimate", *MODEL], SMALL])
 def test_no_line_ends_in_padding(octavo: Any, arguments: Sequence[str]) -> None:
@@ -26,7 +39,7 @@ def test_no_line_ends_in_padding(octavo: Any, arguments: Sequence[str]) -> None:
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-@pytest.mark.e2e
+@pytest.mark.unit
 def test_a_view_is_as_wide_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table("one", "two")
     table.add_row("a" * 60, "b" * 60)
@@ -53,15 +66,7 @@ def test_a_reader_that_has_left_changes_no_status_and_is_not_told_of(arguments: 
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "cli.main", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = run(arguments, writing)
     finally:
         os.close(writing)
     assert done.returncode == status
@@ -81,7 +86,7 @@ def test_a_closed_stdout_is_none_to_fail_at() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.e2e
+@pytest.mark.unit
 def test_progress_off_a_terminal_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
     bars = Bars(Lines(lambda: now).begin)
@@ -99,13 +104,5 @@ def test_progress_off_a_terminal_is_a_line_now_and_then(capsys: pytest.CaptureFi
 @pytest.mark.parametrize("arguments", [["tour"], ["estimate", *MODEL], ["estimate", "--json", *MODEL]])
 def test_a_disk_that_is_full_is_one_line(arguments: Sequence[str]) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "cli.main", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = run(arguments, full.fileno())
     assert (done.returncode, done.stderr) == (1, "octavo: the output cannot be written: no space left on device\n")

@@ -7,13 +7,12 @@ import pytest
 from authority import Authority
 from byte_model import byte_model
 from processes import ServiceProcess
+from shown_serve import LISTENERS
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl"),
 ]
-
-LISTENERS = ("port", "http-port", "worker-port", "manager-port", "worker-metrics-port", "manager-metrics-port")
 
 
 def test_a_gateway_that_speaks_tls_is_found_ready_and_shown_as_it_is(tmp_path: Path) -> None:

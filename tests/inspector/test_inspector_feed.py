@@ -89,6 +89,13 @@ class Reader:
         return 0 if inside else step
 
 
+def problems_of(reader: Reader) -> list[str]:
+    """What a replay of all that it read finds wrong."""
+    told = Replay()
+    told.tell(iter(reader.records()))
+    return told.problems
+
+
 @pytest.mark.e2e
 async def test_all_who_look_share_one_watch_and_each_hears_everything(served: Any) -> None:
     pool, servicer, address = served
@@ -107,9 +114,7 @@ async def test_all_who_look_share_one_watch_and_each_hears_everything(served: An
         play(pool)
     for reader in (early, late):
         await reader.until_step(pool.step)
-        told = Replay()
-        told.tell(iter(reader.records()))
-        assert told.problems == []
+        assert problems_of(reader) == []
     assert servicer.watches == 1
     await hub.close()
     assert [frame async for frame in early.stream] == []  # it has ended
@@ -134,9 +139,7 @@ async def test_one_who_reads_too_slowly_is_told_a_snapshot_instead(served: Any) 
     assert slow.viewer.dropped > 0
     await slow.until_step(pool.step)
     assert sum(each.watched.response.snapshot.last for each in slow.records()) > 1
-    told = Replay()
-    told.tell(iter(slow.records()))
-    assert told.problems == []
+    assert problems_of(slow) == []
     assert other.viewer.dropped == 0
     await hub.close()
 
@@ -156,9 +159,7 @@ async def test_what_happens_while_a_snapshot_is_about_to_be_read_is_told_once(se
     await late.until_step(pool.step)
     SCENES[3](pool)
     await late.until_step(pool.step)
-    told = Replay()
-    told.tell(iter(late.records()))
-    assert told.problems == []
+    assert problems_of(late) == []
     await hub.close()
 
 

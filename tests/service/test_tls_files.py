@@ -13,10 +13,7 @@ from service.channels import TlsFiles, open_channel
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +27,7 @@ def refused(files: TlsFiles) -> str:
     return str(caught.value)
 
 
+@pytest.mark.unit
 def test_files_that_belong_together_are_read(authority: Authority) -> None:
     ca, key, certificate = authority.identity("one").read()
     assert (ca, key, certificate) == tuple(
@@ -40,6 +38,7 @@ def test_files_that_belong_together_are_read(authority: Authority) -> None:
         pass
 
 
+@pytest.mark.unit
 def test_the_wrong_one_is_named(authority: Authority, tmp_path: Path) -> None:
     (certificate, key), (_, other_key) = authority.files["one"], authority.files["other"]
     rubbish, missing, locked = tmp_path / "rubbish.pem", tmp_path / "missing.pem", tmp_path / "locked.key"
@@ -66,6 +65,7 @@ def test_the_wrong_one_is_named(authority: Authority, tmp_path: Path) -> None:
         assert str(missing) in refused(files)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("flag", ["--gateway-ca", "--manager-ca"])
 def test_a_worker_whose_peers_it_could_not_reach_says_so_at_once(flag: str, tmp_path: Path) -> None:
     """It opens the channels to its gateways in a task of their own, which nobody would hear of."""
@@ -88,6 +88,7 @@ def test_a_worker_whose_peers_it_could_not_reach_says_so_at_once(flag: str, tmp_
     ]
 
 
+@pytest.mark.unit
 def test_a_weak_key_is_for_its_peers_to_refuse(tmp_path: Path) -> None:
     certificate, key = tmp_path / "weak.pem", tmp_path / "weak.key"
     made = ["-newkey", "rsa:1024", "-nodes", "-keyout", key, "-out", certificate, "-subj", "/CN=weak", "-days", "1"]

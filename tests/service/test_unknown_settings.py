@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from shown_serve import LISTENERS
 
 from service.unknown_settings import unknown_variables
-
-pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = ["OCTAVO_GATEWAY_LISTEN", "OCTAVO_GATEWAY_WORKERS"]
@@ -33,6 +32,7 @@ INJECTED = [
 ]
 
 
+@pytest.mark.unit
 def test_what_is_unknown_is_what_is_neither_a_setting_nor_injected_nor_another_services() -> None:
     foreign = ["PATH", "OCTAVO_CONFIG", "OCTAVO_GATEWAYS", "OCTAVO_WORKER_LISTEN"]
     unknown = ["OCTAVO_GATEWAY_LISTN", "OCTAVO_GATEWAY_", "OCTAVO_GATEWAY_PORTS", "OCTAVO_GATEWAY_SERVICE_HOSTS"]
@@ -40,10 +40,12 @@ def test_what_is_unknown_is_what_is_neither_a_setting_nor_injected_nor_another_s
     assert found == sorted(unknown)
 
 
+@pytest.mark.unit
 def test_a_name_in_another_case_is_unknown_to_who_reads_upper_case_alone() -> None:
     assert unknown_variables(["octavo_gateway_listen"], "OCTAVO_GATEWAY_", KNOWN) == ["octavo_gateway_listen"]
 
 
+@pytest.mark.unit
 def test_where_the_commands_find_a_worker_is_no_misspelled_setting() -> None:
     assert unknown_variables(["OCTAVO_WORKER_ADDRESS"], "OCTAVO_WORKER_", ["OCTAVO_WORKER_LISTEN"]) == []
 
@@ -65,12 +67,12 @@ def ended(arguments: list[str], environ: Mapping[str, str], folder: Path) -> lis
     return done.stderr.splitlines()
 
 
+@pytest.mark.e2e
 def test_octavo_serve_shows_what_its_services_do_not_know(tmp_path: Path) -> None:
     model = tmp_path / "no-model"
     model.mkdir()
-    ports = ["port", "http-port", "worker-port", "manager-port", "worker-metrics-port", "manager-metrics-port"]
     unknown = {"OCTAVO_KV_LEASE_SECOND": VALUE, "OCTAVO_WORKER_BLOCK_SIZ": VALUE}
-    lines = ended(["cli.main", "serve", f"--model={model}", *(f"--{port}=0" for port in ports)], unknown, tmp_path)
+    lines = ended(["cli.main", "serve", f"--model={model}", *(f"--{port}=0" for port in LISTENERS)], unknown, tmp_path)
     for service, name in zip(("kv_manager", "model_worker"), unknown, strict=True):
         assert any(line.startswith(service) and f"WARNING {name} is no setting" in line for line in lines), lines
 
@@ -114,6 +116,7 @@ CASES = {
 }
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("case", CASES)
 def test_each_service_names_what_it_does_not_know_once_and_starts(case: str, tmp_path: Path) -> None:
     arguments, environ, told = CASES[case]

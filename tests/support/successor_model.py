@@ -14,8 +14,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+from byte_vocabulary import byte_level
 from safetensors.numpy import save_file
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 END, TURN = "</s>", "<|turn|>"
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
@@ -35,14 +36,8 @@ TEMPLATE = (
 
 
 def _tokenizer() -> Tokenizer:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     runs = ["=" * length for length in (1, 2, 4, 8, 16, 32, RUN)]
-    vocabulary = {token: number for number, token in enumerate([*alphabet, *runs[1:]])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[(run, run) for run in runs[:-1]]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(END, special=True), AddedToken(TURN, special=True)])
-    return tokenizer
+    return byte_level([END, TURN], runs[1:], [(run, run) for run in runs[:-1]])
 
 
 def _successors(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from byte_vocabulary import byte_level
 from llguidance import LLMatcher, LLTokenizer
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as Backend
+from tokenizers import AddedToken
 
 from gateway import prompts
 from gateway.grammars import Grammar, one_of
@@ -41,11 +41,7 @@ BY_VARIABLE = BY_MODEL.replace(
 
 def model_with(template: str, *added: str, special: bool = True) -> ServedModel:
     """A model whose tokens are bytes, and added ones, which are special or not."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Backend(models.BPE(vocab={character: id_ for id_, character in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(END, special=True)])
+    backend = byte_level([END])
     backend.add_tokens([AddedToken(token, special=special, normalized=False) for token in added])
     files = {"tokenizer.json": backend.to_str().encode(), "tokenizer_config.json": b'{"eos_token": "</s>"}'}
     tokenizer = Tokenizer(files)

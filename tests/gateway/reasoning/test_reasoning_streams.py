@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as Backend
+from byte_vocabulary import byte_level
 
 from gateway.continuation import Continuation
 from gateway.http.shapes import ChatShape, Chunks, Head, Part, whole_of
@@ -35,11 +34,7 @@ HEAD = Head("id", 1, "m", "fp")
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     """Bytes, and marks that are special tokens: a letter is a token, and so is a mark."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Backend(models.BPE(vocab={character: id_ for id_, character in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(token, special=True) for token in (OPEN, CLOSE, END)])
+    backend = byte_level([OPEN, CLOSE, END])
     return Tokenizer({"tokenizer.json": backend.to_str().encode(), "tokenizer_config.json": b"{}"})
 
 

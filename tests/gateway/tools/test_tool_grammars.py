@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from byte_vocabulary import byte_level
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as Backend
+from tokenizers import AddedToken
 
 from gateway.errors import InvalidRequest
 from gateway.grammars import Grammar, one_of
@@ -50,11 +50,7 @@ FUNCTIONS = (Function("get_weather", "tells it", SCHEMA), Function("stop"), Func
 
 def model_with(*special: str, added: Sequence[str] = ()) -> ServedModel:
     """A model whose tokens are bytes, these special tokens, and other added ones."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Backend(models.BPE(vocab={character: id_ for id_, character in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(token, special=True) for token in (END, *special)])
+    backend = byte_level([END, *special])
     backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in added])
     files = {"tokenizer.json": backend.to_str().encode(), "tokenizer_config.json": b'{"eos_token": "</s>"}'}
     tokenizer = Tokenizer(files)

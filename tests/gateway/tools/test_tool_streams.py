@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as Backend
+from byte_vocabulary import byte_level
 
 from gateway.continuation import Continuation
 from gateway.http.call_shapes import call_deltas, whole_call
@@ -27,11 +26,7 @@ CALL = '[{"name": "f", "arguments": {"a": 1}}]'
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     """Bytes and three special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Backend(models.BPE(vocab={character: id_ for id_, character in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(token, special=True) for token in (MARK, END, OTHER)])
+    backend = byte_level([MARK, END, OTHER])
     return Tokenizer({"tokenizer.json": backend.to_str().encode(), "tokenizer_config.json": b"{}"})
 
 
