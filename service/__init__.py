@@ -2,7 +2,7 @@
 
 - ``errors``: domain errors and the one place where they become gRPC status codes
 - ``trailers``: how much of an error travels
-- ``serving``: a gRPC server with health, reflection, signals and a drain
+- ``serving``: a gRPC server with health, reflection, signals and a drain; ``health``: what it says of itself
 - ``listening``: the one line for an address that cannot be listened on
 - ``channels``: client channels with the same limits and keepalive, and the files of TLS
 - ``settings``: flag > environment > ``octavo.toml`` for a frozen dataclass, standard library only

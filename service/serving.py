@@ -5,15 +5,15 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from service.channels import MAX_MESSAGE_BYTES, MIN_PING_INTERVAL_MS, TlsFiles
 from service.errors import ErrorInterceptor
+from service.health import Health
 from service.listening import check_free
 
 logger = logging.getLogger(__name__)
@@ -30,27 +30,6 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     # Two servers on one port would each get half of the calls; the second one must fail instead.
     ("grpc.so_reuseport", 0),
 ]
-
-
-class Health(health.aio.HealthServicer):  # type: ignore[misc]  # comes without types
-    """gRPC's own, but for its ``Watch`` streams: they end with the server, or one held its drain for all its grace."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._over = asyncio.Event()
-
-    def end_watches(self) -> None:
-        """End all that run and all that come. What they told last stands."""
-        self._over.set()
-
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
-        tasks = {asyncio.ensure_future(super().Watch(request, context)), asyncio.ensure_future(self._over.wait())}
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Server:
@@ -70,11 +49,10 @@ class Server:
         tls: TlsFiles | None = None,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
-        self._services = ("", *services)
         self._tls = tls
         self._errors = ErrorInterceptor()
         self._server = grpc.aio.server(interceptors=[*interceptors, self._errors], options=SERVER_OPTIONS)
-        self._health = Health()
+        self._health = Health(("", *services))
         self._ready = False
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         register(self._server)
@@ -112,9 +90,7 @@ class Server:
     async def set_ready(self, ready: bool) -> None:
         """Answer SERVING or NOT_SERVING, for the server as a whole and for each service."""
         self._ready = ready
-        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in self._services:
-            await self._health.set(service, status)
+        self._health.set(serving=ready)
 
     async def stop(self, grace_seconds: float) -> None:
         """Refuse new calls, let running ones finish for up to ``grace_seconds``, then cancel them.
@@ -122,8 +98,7 @@ class Server:
         A client whose call is cut then sees UNAVAILABLE from gRPC itself, without ``ErrorInfo``.
         """
         self._ready = False
-        # NOT_SERVING for good: a late set_ready(True) of a poller must not lift it.
-        await self._health.enter_graceful_shutdown()
+        self._health.leave()
         # New calls get a plain UNAVAILABLE for a moment before the transport turns them away: one that crosses the
         # GOAWAY would end as CANCELLED, which clients do not retry.
         self._errors.draining = True

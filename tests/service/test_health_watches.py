@@ -1,13 +1,14 @@
 """Watches of gRPC's health service, kept open by clients with health checking: they hear of a drain, and hold none."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from octavo.gateway.v1 import operator_pb2, operator_pb2_grpc
+from service.health import Health
 from service.serving import Server
 
 pytestmark = pytest.mark.unit
@@ -57,3 +58,60 @@ async def test_a_watch_alone_holds_no_drain() -> None:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await anext(aiter(watch))).status == NOT_SERVING
         await server.stop(GRACE_SECONDS)
+
+
+async def test_whoever_stays_hears_on_when_another_has_left() -> None:
+    server = Server([SERVICE], lambda target: None)
+    address = await server.start("127.0.0.1:0")
+    async with grpc.aio.insecure_channel(address) as one, grpc.aio.insecure_channel(address) as other:
+        watches = [health_pb2_grpc.HealthStub(each).Watch(health_pb2.HealthCheckRequest()) for each in (one, other)]
+        leaves, stays = map(aiter, watches)
+        assert [(await anext(each)).status for each in (leaves, stays)] == [NOT_SERVING] * 2
+        watches[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await anext(leaves)
+        await server.set_ready(True)
+        assert (await anext(stays)).status == SERVING
+        await server.stop(GRACE_SECONDS)
+
+
+async def test_watches_that_come_while_it_drains_hear_so_and_end() -> None:
+    """Each is told how things stand, and no write of one is cut: the call would never end."""
+    health = Health(["", SERVICE])
+    server = grpc.aio.server()
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    health.leave()
+    health.end_watches()
+    health.set(serving=True)  # a late poller
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service, status in ((SERVICE, NOT_SERVING), ("another", health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)):
+            watch = stub.Watch(health_pb2.HealthCheckRequest(service=service))
+            assert [response.status async for response in watch] == [status]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Check(health_pb2.HealthCheckRequest(service="another"))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    await server.stop(GRACE_SECONDS)
+
+
+class Unread:
+    """A call whose client never reads: what is written to it is never sent."""
+
+    def __init__(self) -> None:
+        self.writes = asyncio.Event()
+
+    async def write(self, response: health_pb2.HealthCheckResponse) -> None:
+        self.writes.set()
+        await asyncio.Event().wait()
+
+
+async def test_one_who_reads_nothing_holds_up_no_change() -> None:
+    health, context = Health([""]), Unread()
+    watching = asyncio.create_task(health.Watch(health_pb2.HealthCheckRequest(), cast(Any, context)))
+    await context.writes.wait()
+    health.set(serving=True)
+    assert (await health.Check(health_pb2.HealthCheckRequest(), cast(Any, context))).status == SERVING
+    health.leave()
+    watching.cancel()
