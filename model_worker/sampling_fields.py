@@ -13,6 +13,8 @@ from octavo.worker.v1 import sampling_pb2, worker_pb2
 from service.channels import MAX_MESSAGE_BYTES
 
 MAX_LOGPROBS = 20
+# Logits are float32: by more they would be divided by infinity. All tokens are as likely long before.
+MAX_TEMPERATURE = (2.0 - 2.0**-23) * 2.0**127
 MAX_PENALTY = 2.0
 MAX_BIAS = 100.0
 # Of all bad words together: each is looked at in every step.
@@ -34,7 +36,7 @@ def read_sampling(
     else:
         seed = wanted.seed if wanted.HasField("seed") else secrets.randbits(63)
     return SamplingParams(
-        temperature=_number(wanted, "temperature", 1.0, problems, low=0.0),
+        temperature=min(_number(wanted, "temperature", 1.0, problems, low=0.0), MAX_TEMPERATURE),
         top_k=wanted.top_k,
         top_p=_share(wanted, "top_p", 1.0, problems),
         min_p=_number(wanted, "min_p", 0.0, problems, low=0.0, high=1.0),

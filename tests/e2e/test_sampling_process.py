@@ -208,7 +208,21 @@ def test_a_request_that_leaves_no_token_fails_alone(worker: worker_pb2_grpc.Work
     assert "no token is left to choose by min_tokens" in caught.value.details()
 
 
-@pytest.mark.parametrize("temperature", [1e-8, 1e-4, 2.0, 1e4])
+@pytest.mark.parametrize("sampling", [{}, {"top_p": 0.9}, {"typical_p": 0.9}])
+def test_a_temperature_beyond_float32_draws_what_may_be_drawn(
+    worker: worker_pb2_grpc.WorkerServiceStub, sampling: dict[str, float]
+) -> None:
+    allowed = range(1_000, 1_100)
+    banned = [
+        token for token in range(worker.GetModel(worker_pb2.GetModelRequest()).vocab_size) if token not in allowed
+    ]
+    stop = {"stop_token_ids": banned, "min_tokens": 8}
+    drawn = tokens(generate(worker, PROMPT, 8, sampling={"temperature": 1e39, "seed": 3, **sampling}, stop=stop))
+    assert len(drawn) == 8
+    assert set(drawn) <= set(allowed)
+
+
+@pytest.mark.parametrize("temperature", [1e-8, 1e-4, 2.0, 1e4, 1e39])
 def test_any_temperature_gives_text(worker: worker_pb2_grpc.WorkerServiceStub, temperature: float) -> None:
     """B66: tiny ones are greedy; huge ones are finite."""
     ours = tokens(generate(worker, PROMPT, 4, sampling={"temperature": temperature}))
