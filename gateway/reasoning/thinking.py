@@ -65,11 +65,11 @@ def thinking_of(model: ServedModel, prompt: Prompt, parameters: Parameters, sett
 
 def _start(marks: Marks, prompt: Prompt) -> Phase:
     """Where a prompt leaves off. A user may write marks too: only its end counts, and what is gone on with."""
-    end = (prompt.continues or prompt.text or "").rstrip(WHITE_SPACE)
+    if prompt.continues:
+        splitter = ReasoningSplitter(marks, Phase.OPENS)
+        splitter.push(prompt.continues)
+        return splitter.phase
+    end = (prompt.text or "").rstrip(WHITE_SPACE)
     if end.endswith(marks.close):
         return Phase.ENDS
-    if end.endswith(marks.open):
-        return Phase.BEGINS
-    if not prompt.continues:
-        return Phase.OPENS
-    return Phase.REASONS if end.rfind(marks.open) > end.rfind(marks.close) else Phase.ANSWERS
+    return Phase.BEGINS if end.endswith(marks.open) else Phase.OPENS

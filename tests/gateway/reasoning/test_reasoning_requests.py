@@ -92,6 +92,11 @@ def test_a_prompt_tells_where_the_answer_starts() -> None:
         ("<think>Hm.</think>The", Phase.ANSWERS),
         ("The", Phase.ANSWERS),
         ("", Phase.OPENS),
+        ("  ", Phase.OPENS),
+        # Text of an answer about marks.
+        ("The mark <think> opens", Phase.ANSWERS),
+        ("<think>a</think>Tag <think>", Phase.ANSWERS),
+        ("Close it with </think>", Phase.ANSWERS),
     ],
 )
 def test_a_message_is_gone_on_with_in_its_own_phase(last: str, phase: Phase) -> None:
